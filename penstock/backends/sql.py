@@ -1,0 +1,231 @@
+"""What all SQL targets share: running a load's steps, and the `_penstock` tables beside the data.
+
+`_penstock.loads` is the truth about what was committed: its row is written in the load's own
+transaction, so after a COMMIT whose answer was lost it tells whether the load is there.
+"""
+
+from __future__ import annotations
+
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.backends.base import Check, Execute, LoadPlan, LoadResult, Receipt, Step, TableLoad, UserSql
+from penstock.errors import DataError, PenstockError, StagingLost, StateError, TargetError
+from penstock.schema import Column, Logical, TableName
+
+FORMAT = 1  # of the `_penstock` tables; a newer one is refused
+KEYS_SHOWN = 3
+
+TABLES = {
+    "loads": """
+        create table if not exists _penstock.loads (
+          run varchar(32) primary key, pipeline text not null, target text not null, mode text not null,
+          staged bigint not null, watermark text, format integer not null,
+          committed_at timestamp with time zone not null)""",
+    "tables": """
+        create table if not exists _penstock.tables (
+          target text primary key, pipeline text not null, mode text not null)""",
+    "columns": """
+        create table if not exists _penstock.columns (
+          target text not null, name text not null, type_sql text not null, native text not null,
+          logical text, primary key (target, name))""",
+}
+
+
+class SqlSession(ABC):
+    """One connection inside one transaction, errors mapped to Penstock's own."""
+
+    placeholder: str = "?"
+
+    @abstractmethod
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
+        """Run a statement; the number of rows it touched, 0 where there is no such number."""
+
+    @abstractmethod
+    def query(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """Rows of a small answer: keys, counts, catalog entries. Never data."""
+
+    @abstractmethod
+    def transaction(self) -> str:
+        """An id of the open transaction, which changes when it ends."""
+
+    def savepoint(self) -> None:
+        """Mark a place to return to, where the dialect has savepoints."""
+
+    def rollback_to_savepoint(self) -> None:
+        """Return to the mark."""
+
+    def marks(self, sql: str) -> str:
+        """`?` placeholders as this driver writes them."""
+        return sql if self.placeholder == "?" else sql.replace("?", self.placeholder)
+
+
+@dataclass(slots=True)
+class Counts:
+    inserted: int = 0
+    updated: int = 0
+    deleted: int = 0
+    steps: list[str] = field(default_factory=list)
+
+    def add(self, name: str, rows: int) -> None:
+        if name:
+            setattr(self, name, getattr(self, name) + max(rows, 0))
+
+
+def run_steps(session: SqlSession, load: TableLoad, counts: Counts, *, savepoints: bool) -> None:
+    """Run a table's steps in order; the first finding ends the load."""
+    for step in load.steps:
+        _run_step(session, load, step, counts, savepoints=savepoints)
+
+
+def _run_step(session: SqlSession, load: TableLoad, step: Step, counts: Counts, *, savepoints: bool) -> None:
+    if isinstance(step, Check):
+        _raise_findings(session, load, step)
+    elif isinstance(step, UserSql):
+        before = session.transaction()
+        session.execute(step.sql)
+        if session.transaction() != before:
+            # Died here: the user's statement has committed part of the load. It cannot be undone,
+            # so it is said loudly; plans refuse transaction control before it comes to this.
+            raise TargetError(
+                f"{step.place} ended the load's transaction",
+                why="after it, another transaction was open",
+                kept="what ran before it may be committed",
+                remedy="remove the transaction control from it",
+                place=str(load.table),
+            )
+    elif step.diagnose and savepoints:
+        session.savepoint()
+        try:
+            counts.add(step.counts, session.execute(step.sql))
+        except PenstockError:
+            session.rollback_to_savepoint()
+            for check in step.diagnose:
+                _raise_findings(session, load, check)
+            raise
+    else:
+        counts.add(step.counts, session.execute(step.sql))
+
+
+def _raise_findings(session: SqlSession, load: TableLoad, check: Check) -> None:
+    rows = session.query(check.sql)
+    if not rows:
+        return
+    if check.figures:
+        figures = [str(value) for value in rows[0]]
+        what, why, keys = check.what.format(*figures), check.why.format(*figures), ()
+    else:
+        what, why = check.what, check.why
+        keys = tuple(", ".join(str(value) for value in row) for row in rows[:KEYS_SHOWN])
+    raise DataError(what, why=why, keys=keys, kept="nothing was committed", remedy=check.remedy, place=str(load.table))
+
+
+def check_staged(table: TableLoad, staged: int, receipts: Sequence[Receipt]) -> int:
+    """Staging must hold exactly what the receipts say.
+
+    Without this, an UNLOGGED table emptied by a crash, or a file lost from a temporary folder,
+    would load as zero rows and be called a success.
+    """
+    promised = sum(receipt.rows for receipt in receipts)
+    if staged != promised:
+        raise StagingLost(
+            "what was staged is not what the tasks reported",
+            why=f"{staged} rows in staging, {promised} on the receipts",
+            kept="nothing was committed",
+            remedy="run it again; if it happens twice, look for something that cleans the staging area",
+            place=str(table.table),
+        )
+    return staged
+
+
+# ---------------------------------------------------------------- the `_penstock` tables
+
+
+def ensure_catalog(session: SqlSession) -> None:
+    session.execute("create schema if not exists _penstock")
+    for ddl in TABLES.values():
+        session.execute(ddl)
+
+
+def check_format(session: SqlSession) -> None:
+    """Refuse a target that a newer Penstock has written to."""
+    newest = session.query("select max(format) from _penstock.loads")[0][0]
+    if newest is not None and newest > FORMAT:
+        raise StateError(
+            "the target was written by a newer Penstock",
+            why=f"its _penstock tables have format {newest}, this version knows {FORMAT}",
+            remedy="upgrade penstock",
+        )
+
+
+def record_load(session: SqlSession, plan: LoadPlan, counts: dict[int, int]) -> None:
+    """The run's row, the tables' owners and the remembered types, in the load's own transaction."""
+    for number, load in enumerate(plan.tables):
+        target = str(load.table)
+        run = plan.run.run_id if number == 0 else f"{plan.run.run_id[:28]}{number:04d}"
+        session.execute(
+            session.marks("insert into _penstock.loads values (?, ?, ?, ?, ?, ?, ?, current_timestamp)"),
+            (run, plan.run.pipeline, target, load.mode, counts[number], plan.watermark, FORMAT),
+        )
+        session.execute(session.marks("delete from _penstock.tables where target = ?"), (target,))
+        session.execute(
+            session.marks("insert into _penstock.tables values (?, ?, ?)"), (target, plan.run.pipeline, load.mode)
+        )
+        for staged in load.columns:
+            session.execute(
+                session.marks("delete from _penstock.columns where target = ? and name = ?"),
+                (target, staged.column.name),
+            )
+            if staged.native.remember:
+                column = staged.column
+                logical = json.dumps(column.logical.to_record()) if column.logical else None
+                session.execute(
+                    session.marks("insert into _penstock.columns values (?, ?, ?, ?, ?)"),
+                    (target, column.name, staged.native.sql, column.native, logical),
+                )
+
+
+def was_committed(session: SqlSession, run_id: str) -> bool:
+    return bool(session.query(session.marks("select 1 from _penstock.loads where run = ?"), (run_id,)))
+
+
+def last_watermark(session: SqlSession, pipeline: str, table: TableName) -> str | None:
+    rows = session.query(
+        session.marks(
+            "select watermark from _penstock.loads where pipeline = ? and target = ? and watermark is not null"
+            " order by run desc limit 1"
+        ),
+        (pipeline, str(table)),
+    )
+    return rows[0][0] if rows else None
+
+
+def owner_of(session: SqlSession, table: TableName) -> str | None:
+    rows = session.query(session.marks("select pipeline from _penstock.tables where target = ?"), (str(table),))
+    return rows[0][0] if rows else None
+
+
+def remembered(session: SqlSession, table: TableName) -> dict[str, tuple[str, str, Logical | None]]:
+    """`name → (type_sql, native, logical)` of the columns that are only text in this target."""
+    rows = session.query(
+        session.marks("select name, type_sql, native, logical from _penstock.columns where target = ?"), (str(table),)
+    )
+    return {
+        name: (type_sql, native, Logical.from_record(json.loads(logical)) if logical else None)
+        for name, type_sql, native, logical in rows
+    }
+
+
+def recall(column: Column, memory: dict[str, tuple[str, str, Logical | None]], type_sql: str) -> Column:
+    """The column with its remembered meaning, if it still has the type it was remembered with."""
+    known = memory.get(column.name)
+    if known is None or known[0] != type_sql:
+        return column
+    return Column(column.name, column.type, known[2], known[1], column.nullable)
+
+
+def result(counts: Counts, staged: int) -> LoadResult:
+    return LoadResult(staged, counts.inserted, counts.updated, counts.deleted)
