@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -60,6 +60,7 @@ class Native:
     remedy: str = ""  # of a refusal: a line of TOML that would do
     fallback: bool = False  # the text form holds values that the Arrow form cannot: see BeyondArrow
     ddl: tuple[Ddl, ...] = ()  # what must exist before the table (an enum type)
+    widen_to: str = ""  # of a refusal: the type to which the existing column could be altered without loss
 
 
 class ConnectionConfig(BaseModel):
@@ -194,6 +195,7 @@ class TargetTable:
     notes: tuple[str, ...] = ()  # triggers, foreign keys, row security: said in the plan
     refusals: tuple[str, ...] = ()  # what makes a load impossible
     owner: str | None = None  # the pipeline recorded in `_penstock.tables`
+    loaded: frozenset[str] = frozenset()  # columns that Penstock has loaded before
     rows: int | None = None  # an estimate
 
     def column(self, name: str) -> TargetColumn | None:
@@ -217,8 +219,9 @@ class Execute:
 class Check:
     """A query that must return no row. Its rows are keys or figures for the message.
 
-    `what` and `why` are formatted with the first row (`{0}`, `{1}` …) when `figures` is true;
-    otherwise the rows, three at most, become `keys`.
+    With `figures`, `what` and `why` are formatted with the first row (`{0}`, `{1}` …). With
+    `labelled`, the first value of a row is a column's name: `what` is formatted with it, and the
+    rows of that column become `keys`. Otherwise the rows become `keys`. Three keys at most.
     """
 
     sql: str
@@ -226,6 +229,7 @@ class Check:
     why: str = ""
     remedy: str = ""
     figures: bool = False
+    labelled: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -359,6 +363,17 @@ class Dialect(ABC):
     def now(self) -> str:
         """The target's clock in UTC, one reading per statement, as a timestamp with time zone."""
 
+    def overriding(self) -> str:
+        """What an INSERT needs after its column list to set identity columns."""
+        return ""
+
+    def reset_sequence(self, table: TableName, column: str) -> str:
+        """A statement that moves an identity column's sequence past its highest value, or ""."""
+        return ""
+
+    def relation(self, table: TableName) -> str:
+        return ".".join(self.quote(part) for part in table.parts)
+
     timestamp_type: ClassVar[str]
     text_type: ClassVar[str]
     bool_type: ClassVar[str]
@@ -390,6 +405,9 @@ class Target(ABC):
     @abstractmethod
     def qualify(self, table: TableName) -> TableName:
         """The table's full name, with the target's default schema filled in."""
+
+    @abstractmethod
+    def has_schema(self, schema: str) -> bool: ...
 
     def close(self) -> None:
         """Let go of planning connections."""

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from penstock.backends.base import Check, Execute, LoadPlan, LoadResult, Receipt, Step, TableLoad, UserSql
+from penstock.backends.base import Check, LoadPlan, LoadResult, Receipt, Step, TableLoad, UserSql
 from penstock.errors import DataError, PenstockError, StagingLost, StateError, TargetError
 from penstock.schema import Column, Logical, TableName
 
@@ -114,13 +114,24 @@ def _raise_findings(session: SqlSession, load: TableLoad, check: Check) -> None:
     rows = session.query(check.sql)
     if not rows:
         return
+    what, why = check.what, check.why
+    keys: tuple[str, ...] = ()
     if check.figures:
         figures = [str(value) for value in rows[0]]
-        what, why, keys = check.what.format(*figures), check.why.format(*figures), ()
+        what, why = what.format(*figures), why.format(*figures)
+    elif check.labelled:
+        label = rows[0][0]
+        what, why = what.format(label), why.format(label)
+        keys = tuple(_key(row[1:]) for row in rows if row[0] == label and len(row) > 1)
     else:
-        what, why = check.what, check.why
-        keys = tuple(", ".join(str(value) for value in row) for row in rows[:KEYS_SHOWN])
-    raise DataError(what, why=why, keys=keys, kept="nothing was committed", remedy=check.remedy, place=str(load.table))
+        keys = tuple(_key(row) for row in rows)
+    raise DataError(
+        what, why=why, keys=keys[:KEYS_SHOWN], kept="nothing was committed", remedy=check.remedy, place=str(load.table)
+    )
+
+
+def _key(values: Sequence[Any]) -> str:
+    return ", ".join(str(value) for value in values)
 
 
 def check_staged(table: TableLoad, staged: int, receipts: Sequence[Receipt]) -> int:
@@ -174,18 +185,14 @@ def record_load(session: SqlSession, plan: LoadPlan, counts: dict[int, int]) -> 
         session.execute(
             session.marks("insert into _penstock.tables values (?, ?, ?)"), (target, plan.run.pipeline, load.mode)
         )
+        session.execute(session.marks("delete from _penstock.columns where target = ?"), (target,))
+        rows = ", ".join("(?, ?, ?, ?, ?)" for _ in load.columns)
+        values: list[Any] = []
         for staged in load.columns:
-            session.execute(
-                session.marks("delete from _penstock.columns where target = ? and name = ?"),
-                (target, staged.column.name),
-            )
-            if staged.native.remember:
-                column = staged.column
-                logical = json.dumps(column.logical.to_record()) if column.logical else None
-                session.execute(
-                    session.marks("insert into _penstock.columns values (?, ?, ?, ?, ?)"),
-                    (target, column.name, staged.native.sql, column.native, logical),
-                )
+            column = staged.column
+            logical = json.dumps(column.logical.to_record()) if column.logical else None
+            values += [target, column.name, staged.native.sql, column.native, logical]
+        session.execute(session.marks(f"insert into _penstock.columns values {rows}"), values)
 
 
 def was_committed(session: SqlSession, run_id: str) -> bool:
@@ -209,7 +216,7 @@ def owner_of(session: SqlSession, table: TableName) -> str | None:
 
 
 def remembered(session: SqlSession, table: TableName) -> dict[str, tuple[str, str, Logical | None]]:
-    """`name → (type_sql, native, logical)` of the columns that are only text in this target."""
+    """`name → (type_sql, native, logical)` of every column that Penstock has loaded."""
     rows = session.query(
         session.marks("select name, type_sql, native, logical from _penstock.columns where target = ?"), (str(table),)
     )

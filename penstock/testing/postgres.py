@@ -17,6 +17,7 @@ import time
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
+from typing import Any
 
 from penstock.errors import DriverMissing, PenstockError
 
@@ -84,10 +85,7 @@ class EmbeddedPostgres:
             secret.write_text(self.password)
             if self._account is not None:
                 os.chown(secret, self._account.pw_uid, self._account.pw_gid)
-            self._run(
-                [str(binaries / "initdb"), "-D", str(data), "-U", self.user, "-A", "scram-sha-256"]
-                + ["--pwfile", str(secret), "-E", "UTF8", "--locale=C.UTF-8", "--no-sync"]
-            )
+            self._run([str(binaries / "initdb"), "-D", str(data), "--pwfile", str(secret), *self._initdb_options()])
             secret.unlink()
         command = [str(binaries / "postgres"), "-D", str(data), "-p", str(self.port)]
         for name, value in self._settings.items():
@@ -140,6 +138,9 @@ class EmbeddedPostgres:
             shutil.copytree(found, self._copied / "pginstall", symlinks=True)
         return self._copied / "pginstall" / "bin"
 
+    def _initdb_options(self) -> list[str]:
+        return f"-U {self.user} -A scram-sha-256 -E UTF8 --locale=C.UTF-8 --no-sync".split()
+
     def _open_parents(self) -> None:
         for parent in self.folder.parents:
             if parent == Path(parent.anchor):
@@ -148,7 +149,7 @@ class EmbeddedPostgres:
             if not mode & 0o001 and parent.owner() == "root" and parent != Path("/root"):
                 parent.chmod(mode | 0o011)
 
-    def _as_account(self) -> dict[str, object]:
+    def _as_account(self) -> dict[str, Any]:
         if self._account is None:
             return {}
         return {"user": self._account.pw_uid, "group": self._account.pw_gid, "extra_groups": []}
