@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from functools import cache
 from importlib.metadata import EntryPoint, entry_points
+from typing import TYPE_CHECKING
 
-from penstock.backends.base import Backend
 from penstock.errors import ConfigError, DriverMissing
+
+if TYPE_CHECKING:  # base.py brings pyarrow, which commands that only list names can do without
+    from penstock.backends.base import Backend
 
 GROUP = "penstock.backends"
 

@@ -1,8 +1,16 @@
-"""Schemas, names and DDL as data: the words every other package speaks."""
+"""Schemas, names and DDL as data: the words every other package speaks.
 
-from penstock.schema.columns import Column, Logical, Schema
+Names and DDL are plain; columns bring pyarrow, so they are loaded when first asked for: commands
+that only read the project file stay quick.
+"""
+
+from typing import TYPE_CHECKING, Any
+
 from penstock.schema.ddl import AddColumn, AddKey, ColumnDef, CreateEnum, CreateSchema, CreateTable, Ddl, WidenColumn
 from penstock.schema.names import TableName
+
+if TYPE_CHECKING:
+    from penstock.schema.columns import Column, Logical, Schema
 
 __all__ = [
     "AddColumn",
@@ -18,3 +26,11 @@ __all__ = [
     "TableName",
     "WidenColumn",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    if name in {"Column", "Logical", "Schema"}:
+        from penstock.schema import columns
+
+        return getattr(columns, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
