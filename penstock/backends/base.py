@@ -25,6 +25,7 @@ from typing import Any, ClassVar, Literal
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
+from penstock.errors import Unsupported
 from penstock.schema import Column, Ddl, Schema, TableName
 
 # ---------------------------------------------------------------- words shared by all
@@ -161,6 +162,14 @@ class Source(ABC):
     @abstractmethod
     def upper(self, cursor: Cursor) -> str:
         """Where an incremental window ends, fixed at the source's one moment."""
+
+    def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
+        """The read as one statement of the source's own dialect, for the same-database path.
+
+        Each column comes in the form asked for, under the name that stands beside it. Asked only
+        of backends whose capabilities say `same_database_sql`.
+        """
+        raise Unsupported("this source cannot be read by a statement of the target")
 
     def close(self) -> None:
         """Let go of the moment. Called on every way out, also twice."""

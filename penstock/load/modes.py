@@ -1,0 +1,368 @@
+"""The statements of each mode, over the relation of staged rows and the target table.
+
+Every statement runs in the load's one transaction, so none of them is visible, or kept, without
+the others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.backends.base import RAW, STAGED, Check, Dialect, Execute, StagedColumn, Step
+from penstock.project.model import Pipeline
+from penstock.schema import ColumnDef, TableName
+
+DELETED = "_penstock_deleted"
+DELETED_AT = "_penstock_deleted_at"
+VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH = "valid_from", "valid_to", "is_current", "row_hash"
+NOW = "_penstock_now"
+CHANGED = "_penstock_changed"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """What the modes need to know to write their statements."""
+
+    pipeline: Pipeline
+    dialect: Dialect
+    table: TableName
+    columns: tuple[StagedColumn, ...]
+    keys: tuple[str, ...]
+    kept: tuple[str, ...] = ()  # target columns that the load does not bring
+    exists: bool = True
+    indexed: bool = False  # the target has a key of its own
+    identity: bool = False
+    full_refresh: bool = False
+
+    @property
+    def target(self) -> str:
+        return self.dialect.relation(self.table)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(staged.column.name for staged in self.columns)
+
+    def listed(self, names: Sequence[str], alias: str = "") -> str:
+        head = f"{alias}." if alias else ""
+        return ", ".join(head + self.dialect.quote(name) for name in names)
+
+    def same_key(self, left: str, right: str) -> str:
+        quote = self.dialect.quote
+        return " and ".join(f"{left}.{quote(key)} = {right}.{quote(key)}" for key in self.keys)
+
+    def differs(self, names: Sequence[str], left: str, right: str) -> str:
+        types = {staged.column.name: staged.native.sql for staged in self.columns}
+        return self.dialect.differs([(name, types[name]) for name in names], left, right)
+
+    def key_text(self) -> str:
+        return self.dialect.key_text(self.keys) if self.keys else "'(no key)'"
+
+    def insert(self, names: Sequence[str], select: str) -> str:
+        overriding = self.dialect.overriding() if self.identity else ""
+        space = " " if overriding else ""
+        return f"insert into {self.target} ({self.listed(names)}){space}{overriding}\n{select}"
+
+
+def metadata_columns(pipeline: Pipeline, dialect: Dialect) -> tuple[ColumnDef, ...]:
+    """The columns that a mode adds to the target."""
+    if pipeline.mode == "scd2":
+        return (
+            ColumnDef(VALID_FROM, dialect.timestamp_type, nullable=False),
+            ColumnDef(VALID_TO, dialect.timestamp_type),
+            ColumnDef(IS_CURRENT, dialect.bool_type, nullable=False),
+            ColumnDef(ROW_HASH, dialect.text_type),
+        )
+    if pipeline.deletes == "soft":
+        return (
+            ColumnDef(DELETED, dialect.bool_type, nullable=False, default_sql="false"),
+            ColumnDef(DELETED_AT, dialect.timestamp_type),
+        )
+    return ()
+
+
+def staged_view(statement: Statement) -> Execute:
+    """The staged rows in the target's own types; with `order_by`, one row per key."""
+    quote = statement.dialect.quote
+    select = ",\n  ".join(
+        f"{staged.native.decode.replace('{}', quote(staged.column.name))} as {quote(staged.column.name)}"
+        for staged in statement.columns
+    )
+    body = f"select\n  {select}\nfrom {RAW}"
+    if statement.pipeline.order_by:
+        names = statement.listed(statement.names)
+        body = (
+            f"select {names} from (\nselect {names}, row_number() over (partition by {statement.listed(statement.keys)}"
+            f" order by {statement.pipeline.order_by}) as _penstock_rank\nfrom ({body}) as decoded) as ranked"
+            "\nwhere _penstock_rank = 1"
+        )
+    return Execute(f"create temporary view {STAGED} as\n{body}")
+
+
+# ---------------------------------------------------------------- checks
+
+
+def cast_check(statement: Statement) -> list[Check]:
+    """One query over all columns that are not carried exactly: cast forth and back, compared."""
+    checked = [staged for staged in statement.columns if staged.native.valid]
+    if not checked:
+        return []
+    quote = statement.dialect.quote
+    invalid = {
+        staged.column.name: f"not coalesce({staged.native.valid.replace('{}', quote(staged.column.name))}, true)"
+        for staged in checked
+    }
+    label = " ".join(f"when {sql} then {_literal(name)}" for name, sql in invalid.items())
+    types = {staged.column.name: staged.native.sql for staged in checked}
+    key = statement.key_text() if statement.keys else "'(no key)'"
+    return [
+        Check(
+            f"select case {label} end, {key}\nfrom {RAW}\nwhere {' or '.join(invalid.values())}\nlimit 3",
+            "column {0} has a value that its target type cannot hold",
+            why="cast to it and back, the value is another one: "
+            + ", ".join(f"{name} is {type_sql}" for name, type_sql in types.items()),
+            remedy="change the value at the source, or the cast in `columns`",
+            labelled=True,
+        )
+    ]
+
+
+def key_checks(statement: Statement) -> list[Check]:
+    """NULL in a key inserts again at every run; the same key twice has no right answer."""
+    if not statement.keys or statement.pipeline.mode not in ("merge", "scd2"):
+        return []
+    return [null_key_check(statement), duplicate_key_check(statement)]
+
+
+def null_key_check(statement: Statement) -> Check:
+    empty = " or ".join(f"{statement.dialect.quote(key)} is null" for key in statement.keys)
+    return Check(
+        f"select {statement.key_text()}\nfrom {STAGED}\nwhere {empty}\nlimit 3",
+        f"NULL in a key column ({', '.join(statement.keys)})",
+        why="such a row would be inserted again at every run",
+        remedy="filter them out in the query, or choose other keys",
+    )
+
+
+def duplicate_key_check(statement: Statement) -> Check:
+    keys = statement.listed(statement.keys)
+    return Check(
+        f"select {statement.key_text()}\nfrom {STAGED}\ngroup by {keys}\nhaving count(*) > 1\nlimit 3",
+        f"duplicate keys in the source ({', '.join(statement.keys)})",
+        why="two rows of one load have the same key",
+        remedy='say which wins with order_by = "updated_at desc", or choose other keys',
+    )
+
+
+def null_checks(statement: Statement, columns: Sequence[str]) -> list[Check]:
+    if not columns:
+        return []
+    quote = statement.dialect.quote
+    label = " ".join(f"when {quote(name)} is null then {_literal(name)}" for name in columns)
+    where = " or ".join(f"{quote(name)} is null" for name in columns)
+    return [
+        Check(
+            f"select case {label} end, {statement.key_text()}\nfrom {STAGED}\nwhere {where}\nlimit 3",
+            "column {0} of the target takes no NULL",
+            why="the source has rows where it is NULL",
+            remedy="filter them out, give them a value in the query, or drop NOT NULL at the target",
+            labelled=True,
+        )
+    ]
+
+
+def shrink_guard(statement: Statement) -> list[Check]:
+    """Stop before an empty or sharply shrunk source empties the target."""
+    pipeline = statement.pipeline
+    if pipeline.mode == "truncate" or (statement.full_refresh and pipeline.mode == "append"):
+        live = f"select count(*) from {statement.target}"
+        gone = f"(select count(*) from {statement.target}) - (select count(*) from {STAGED})"
+    else:
+        where = _live(statement)
+        live = f"select count(*) from {statement.target} as t where {where}"
+        gone = (
+            f"select count(*) from {statement.target} as t where {where}"
+            f" and not exists (select 1 from {STAGED} as s where {statement.same_key('t', 's')})"
+        )
+    empty = "false" if pipeline.allow_empty else "staged = 0 and live > 0"
+    return [
+        Check(
+            f"select gone, live, staged from (\n  select ({live}) as live, ({gone}) as gone,"
+            f" (select count(*) from {STAGED}) as staged) as figures"
+            f"\nwhere {empty} or (staged > 0 and gone > {pipeline.max_delete_ratio!r} * live)",
+            "the source has {2} rows, and {0} of the target's {1} rows would go",
+            why=f"more than max_delete_ratio = {pipeline.max_delete_ratio:g}, or the source is empty",
+            remedy="if that is right, run with allow_empty = true or a higher max_delete_ratio",
+            figures=True,
+        )
+    ]
+
+
+# ---------------------------------------------------------------- modes
+
+
+def append(statement: Statement) -> list[Step]:
+    names = statement.names
+    select = f"select {statement.listed(names)}\nfrom {STAGED}"
+    if statement.full_refresh and statement.exists:
+        return [*truncate(statement)]
+    return [Execute(statement.insert(names, select), "inserted")]
+
+
+def truncate(statement: Statement) -> list[Step]:
+    steps: list[Step] = []
+    if statement.exists:
+        # DELETE, not TRUNCATE: an older reader's snapshot would see an emptied table.
+        word = "truncate" if statement.pipeline.truncate_with == "truncate" else "delete from"
+        steps = [*shrink_guard(statement), Execute(f"{word} {statement.target}", "deleted")]
+    select = f"select {statement.listed(statement.names)}\nfrom {STAGED}"
+    return [*steps, Execute(statement.insert(statement.names, select), "inserted")]
+
+
+def merge(statement: Statement) -> list[Step]:
+    steps: list[Step] = []
+    if statement.exists:
+        steps += _merge_deletes(statement)
+        if statement.dialect.update_form == "delete_insert" and not statement.indexed:
+            steps += _replace_changed(statement)
+        else:
+            steps += _update_changed(statement)
+    select = f"select {statement.listed(statement.names, 's')}\nfrom {STAGED} as s"
+    if statement.exists:
+        select += f"\nwhere not exists (select 1 from {statement.target} as t where {statement.same_key('t', 's')})"
+    return [*steps, Execute(statement.insert(statement.names, select), "inserted")]
+
+
+def _values(statement: Statement) -> tuple[str, ...]:
+    return tuple(name for name in statement.names if name not in statement.keys)
+
+
+def _changed(statement: Statement) -> str:
+    """True where the staged row is not what the target has, by representation."""
+    changed = statement.differs(statement.names, "t", "s")
+    if statement.pipeline.deletes == "soft":
+        return f"({changed} or t.{statement.dialect.quote(DELETED)})"
+    return changed
+
+
+def _update_changed(statement: Statement) -> list[Step]:
+    quote = statement.dialect.quote
+    # Key columns are set too: 'A' and 'a' are one key in a case-insensitive type, and the source's
+    # spelling is the right one.
+    sets = [f"{quote(name)} = s.{quote(name)}" for name in statement.names]
+    if statement.pipeline.deletes == "soft":
+        sets += [f"{quote(DELETED)} = false", f"{quote(DELETED_AT)} = null"]
+    return [
+        Execute(
+            f"update {statement.target} as t\nset {', '.join(sets)}\nfrom {STAGED} as s"
+            f"\nwhere {statement.same_key('t', 's')}\n  and {_changed(statement)}",
+            "updated",
+        )
+    ]
+
+
+def _replace_changed(statement: Statement) -> list[Step]:
+    """Delete and insert the changed rows: an in-place update of every row is held in memory.
+
+    Columns that only the target has are carried over from the row that goes.
+    """
+    names = (*statement.names, *statement.kept)
+    select = ", ".join(
+        [f"s.{statement.dialect.quote(name)}" for name in statement.names]
+        + [f"t.{statement.dialect.quote(name)}" for name in statement.kept]
+    )
+    if statement.pipeline.deletes == "soft":
+        names = (*names, DELETED, DELETED_AT)
+        select += f", false as {DELETED}, cast(null as {statement.dialect.timestamp_type}) as {DELETED_AT}"
+    return [
+        Execute(
+            f"create temporary table {CHANGED} as\nselect {select}\nfrom {STAGED} as s\n"
+            f"join {statement.target} as t on {statement.same_key('t', 's')}\nwhere {_changed(statement)}"
+        ),
+        Execute(
+            f"delete from {statement.target} as t\nusing {CHANGED} as s\nwhere {statement.same_key('t', 's')}",
+        ),
+        Execute(statement.insert(names, f"select {statement.listed(names)}\nfrom {CHANGED}"), "updated"),
+    ]
+
+
+def _live(statement: Statement) -> str:
+    """The target rows that a delete pass may touch."""
+    pipeline, quote = statement.pipeline, statement.dialect.quote
+    parts = [f"({pipeline.delete_scope})"] if pipeline.delete_scope else []
+    if pipeline.deletes == "soft":
+        parts.append(f"not t.{quote(DELETED)}")
+    if pipeline.mode == "scd2":
+        parts.append(f"t.{quote(IS_CURRENT)}")
+    return " and ".join(parts) or "true"
+
+
+def _vanished(statement: Statement) -> str:
+    return f"{_live(statement)}\n  and not exists (select 1 from {STAGED} as s where {statement.same_key('t', 's')})"
+
+
+def _merge_deletes(statement: Statement) -> list[Step]:
+    quote = statement.dialect.quote
+    deletes = statement.pipeline.deletes
+    if deletes == "hard":
+        sql = f"delete from {statement.target} as t\nwhere {_vanished(statement)}"
+    elif deletes == "soft":
+        sql = (
+            f"update {statement.target} as t\nset {quote(DELETED)} = true, {quote(DELETED_AT)} ="
+            f" {statement.dialect.now()}\nwhere {_vanished(statement)}"
+        )
+    else:
+        return []
+    return [*shrink_guard(statement), Execute(sql, "deleted")]
+
+
+def scd2(statement: Statement) -> list[Step]:
+    """Half-open `[valid_from, valid_to)`; an open row has valid_to NULL."""
+    quote = statement.dialect.quote
+    pipeline = statement.pipeline
+    tracked = pipeline.track or tuple(n for n in _values(statement) if n not in pipeline.ignore)
+    # One reading of the target's clock for the whole load: two would leave gaps between versions.
+    steps: list[Step] = [Execute(f"create temporary table {NOW} as select {statement.dialect.now()} as ts")]
+    now = f"(select ts from {NOW})"
+    if statement.exists:
+        steps.append(
+            Check(
+                f"select {statement.dialect.key_text(statement.keys)}\nfrom {statement.target} as t\n"
+                f"where t.{quote(IS_CURRENT)} and t.{quote(VALID_FROM)} >= {now}\n"
+                f"  and exists (select 1 from {STAGED} as s where {statement.same_key('t', 's')})\nlimit 3",
+                "the target's clock is behind its own history",
+                why=f"rows have a {VALID_FROM} that is not in the past",
+                remedy="set the clock right, or repair these rows",
+            )
+        )
+        closes = f"set {quote(VALID_TO)} = {now}, {quote(IS_CURRENT)} = false"
+        if pipeline.deletes == "close":
+            steps += shrink_guard(statement)
+            steps.append(Execute(f"update {statement.target} as t\n{closes}\nwhere {_vanished(statement)}", "deleted"))
+        if tracked:
+            steps.append(
+                Execute(
+                    f"update {statement.target} as t\n{closes}\nfrom {STAGED} as s\n"
+                    f"where t.{quote(IS_CURRENT)} and {statement.same_key('t', 's')}\n"
+                    f"  and {statement.differs(tracked, 't', 's')}",
+                    "updated",
+                )
+            )
+    names = (*statement.names, VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH)
+    select = (
+        f"select {statement.listed(statement.names, 's')}, {now}, cast(null as {statement.dialect.timestamp_type}),"
+        f" true, {statement.dialect.row_hash(tracked or statement.keys, 's')}\nfrom {STAGED} as s"
+    )
+    if statement.exists:
+        select += (
+            f"\nwhere not exists (select 1 from {statement.target} as t"
+            f" where t.{quote(IS_CURRENT)} and {statement.same_key('t', 's')})"
+        )
+    return [*steps, Execute(statement.insert(names, select), "inserted")]
+
+
+MODES = {"append": append, "truncate": truncate, "merge": merge, "scd2": scd2}
+
+
+def _literal(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"

@@ -1,0 +1,274 @@
+"""A load, planned: checks first, then the columns, then the statements. No row is touched here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from penstock.backends.base import (
+    Capabilities,
+    Check,
+    Execute,
+    LoadPlan,
+    RunContext,
+    StagedColumn,
+    Step,
+    TableLoad,
+    Target,
+    TargetTable,
+    UserSql,
+)
+from penstock.errors import PlanRefused, Unsupported
+from penstock.load.columns import ColumnsPlan, check_names, keys_in, plan_columns
+from penstock.load.modes import (
+    MODES,
+    VALID_FROM,
+    Statement,
+    cast_check,
+    duplicate_key_check,
+    key_checks,
+    metadata_columns,
+    null_checks,
+    null_key_check,
+    staged_view,
+)
+from penstock.project.model import Pipeline
+from penstock.schema import AddKey, ColumnDef, CreateSchema, CreateTable, Ddl, Schema, TableName
+
+
+@dataclass(frozen=True, slots=True)
+class LoadRequest:
+    """What a run asks the planner for."""
+
+    pipeline: Pipeline
+    schema: Schema  # as the sink will get it: the source's, or the transform's result
+    keys: tuple[str, ...]  # the pipeline's, or the source's primary key
+    table: TableName
+    run: RunContext
+    watermark: str | None = None
+    as_text: frozenset[str] = frozenset()
+    full_refresh: bool = False
+    native: bool = False  # the source is read by a statement of the target
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedLoad:
+    load: LoadPlan
+    columns: tuple[StagedColumn, ...]
+    refused: tuple[StagedColumn, ...]
+    refusals: tuple[str, ...]
+    ddl: tuple[str, ...]
+    sql: tuple[str, ...]
+    notes: tuple[str, ...]
+    changes: bool
+    created: bool
+
+    def reading(self, query: str) -> PlannedLoad:
+        """The same load with the source read by `query`, inside the database."""
+        return replace(self, load=replace(self.load, native_query=query))
+
+    def require(self, place: str) -> None:
+        """Raise with every finding at once if the load cannot be carried out."""
+        findings = list(self.refusals)
+        remedies = []
+        for staged in self.refused:
+            note = f" ({staged.native.note})" if staged.native.note else ""
+            findings.append(
+                f"column {staged.source}: {staged.column.describe()} does not go into {staged.native.sql}{note}"
+            )
+            if staged.native.remedy:
+                remedies.append(staged.native.remedy)
+        if findings:
+            raise PlanRefused(
+                "the load is refused",
+                why="; ".join(findings),
+                kept="nothing was touched",
+                remedy="; ".join(dict.fromkeys(remedies)) or "see the plan: penstock plan NAME",
+                place=place,
+            )
+
+
+def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) -> PlannedLoad:
+    """The whole load. Findings are collected, so that a user sees all of them at once."""
+    pipeline = request.pipeline
+    _require_abilities(pipeline, capabilities)
+    table = target.qualify(request.table)
+    existing = target.inspect(table)
+    metadata = metadata_columns(pipeline, target.dialect)
+    columns = plan_columns(
+        pipeline, request.schema, target, existing, table, as_text=request.as_text, metadata=metadata
+    )
+    refusals = [*columns.refusals, *_table_refusals(pipeline, existing, table)]
+    refusals += check_names([*columns.names, *(c.name for c in metadata)], table, capabilities)
+    keys = keys_in(request.keys, pipeline.columns)
+    refusals += _key_refusals(pipeline, keys, columns, request.schema)
+    statement = Statement(
+        pipeline,
+        target.dialect,
+        table,
+        columns.columns,
+        keys,
+        columns.kept,
+        exists=existing is not None,
+        indexed=bool(existing and existing.primary_key),
+        identity=bool(columns.identity),
+        full_refresh=request.full_refresh,
+    )
+    schema_ddl = _schema_ddl(statement, target)
+    adopt = _adopted(request, columns, metadata, statement, capabilities)
+    if adopt:
+        # The target makes the schema in the commit transaction, before staging moves into it.
+        adopt, ddl = (*schema_ddl, *adopt), []
+        steps = _adopt_steps(statement, target)
+    else:
+        ddl = [*schema_ddl, *columns.ddl]
+        if existing is None:
+            ddl.append(_table_ddl(columns, metadata, statement))
+        steps = _steps(statement, ddl, columns, target)
+    steps += _sequence_steps(pipeline, statement, columns)
+    table_load = TableLoad(table, columns.columns, tuple(steps), pipeline.mode, adopt, lock=existing is not None)
+    plan = LoadPlan(
+        request.run,
+        (table_load,),
+        request.watermark,
+        keys,
+        materialize=pipeline.mode != "append" or any(c.native.valid for c in columns.columns),
+    )
+    rendered = [line for item in (*ddl, *adopt) for line in target.render(item)]
+    return PlannedLoad(
+        plan,
+        columns.columns,
+        columns.refused,
+        tuple(refusals),
+        tuple(rendered),
+        tuple(step.sql for step in steps if not (isinstance(step, Execute) and step.sql in rendered)),
+        (*(existing.notes if existing else ()), *columns.notes),
+        columns.changes,
+        existing is None,
+    )
+
+
+def _require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
+    def refuse(what: str, remedy: str) -> None:
+        raise Unsupported(what, kept="nothing was touched", remedy=remedy, place=pipeline.place)
+
+    title = capabilities.title
+    if not capabilities.writes:
+        refuse(f"{title} cannot be a target", "choose another target")
+    if pipeline.mode not in capabilities.modes:
+        refuse(f"{title} does not take mode {pipeline.mode}", f"it takes {', '.join(sorted(capabilities.modes))}")
+    if pipeline.deletes != "none" and pipeline.deletes not in capabilities.deletes:
+        refuse(f"{title} does not take deletes = {pipeline.deletes!r}", "leave deletes out")
+    if (pipeline.transforms_pre or pipeline.transforms_post) and not capabilities.user_sql:
+        refuse(f"{title} runs no SQL of its own", "use `transform`")
+
+
+def _table_refusals(pipeline: Pipeline, existing: TargetTable | None, table: TableName) -> list[str]:
+    if existing is None:
+        return []
+    findings = list(existing.refusals)
+    removes = pipeline.mode == "truncate" or pipeline.deletes != "none"
+    if removes and existing.owner not in (None, pipeline.name) and not pipeline.delete_scope:
+        # Two pipelines that each delete what the other brought would empty the table in turns.
+        findings.append(f"{table} belongs to pipeline {existing.owner}; a second one that deletes needs a delete_scope")
+    return findings
+
+
+def _key_refusals(pipeline: Pipeline, keys: Sequence[str], columns: ColumnsPlan, schema: Schema) -> list[str]:
+    if pipeline.mode not in ("merge", "scd2"):
+        return []
+    if not keys:
+        return [f"mode {pipeline.mode} needs keys, and the source has no primary key to take them from"]
+    planned = {*columns.names, *(staged.column.name for staged in columns.refused)}
+    return [
+        f"key column {key} is not among the columns that are loaded ({', '.join(schema.names)})"
+        for key in keys
+        if key not in planned
+    ]
+
+
+def _definition(staged: StagedColumn, keys: Sequence[str]) -> ColumnDef:
+    return ColumnDef(staged.column.name, staged.native.sql, nullable=staged.column.name not in keys)
+
+
+def _table_ddl(columns: ColumnsPlan, metadata: Sequence[ColumnDef], statement: Statement) -> CreateTable:
+    keys = statement.keys if statement.pipeline.mode in ("merge", "scd2") else ()
+    primary = (*keys, VALID_FROM) if statement.pipeline.mode == "scd2" else keys
+    definitions = (*(_definition(staged, keys) for staged in columns.columns), *metadata)
+    return CreateTable(statement.table, definitions, primary)
+
+
+def _adopted(
+    request: LoadRequest,
+    columns: ColumnsPlan,
+    metadata: Sequence[ColumnDef],
+    statement: Statement,
+    capabilities: Capabilities,
+) -> tuple[Ddl, ...]:
+    """The table that staging becomes, when this run creates it and every value is of its type already."""
+    pipeline = request.pipeline
+    fits = all(staged.native.direct and not staged.native.valid for staged in columns.columns)
+    if (
+        statement.exists
+        or not capabilities.many_writers
+        or request.native
+        or pipeline.mode == "scd2"
+        or pipeline.transforms_pre
+        or pipeline.order_by
+        or columns.ddl
+        or not fits
+    ):
+        return ()
+    # No key and no NOT NULL yet: both are added after the rows are in, which is much faster.
+    definitions = tuple(ColumnDef(s.column.name, s.native.sql) for s in columns.columns)
+    return (CreateTable(statement.table, (*definitions, *metadata)),)
+
+
+def _schema_ddl(statement: Statement, target: Target) -> tuple[Ddl, ...]:
+    schema = statement.table.schema
+    if statement.exists or schema is None or target.has_schema(schema):
+        return ()
+    return (CreateSchema(schema),)
+
+
+def _steps(statement: Statement, ddl: Sequence[Ddl], columns: ColumnsPlan, target: Target) -> list[Step]:
+    pipeline = statement.pipeline
+    checks: list[Check] = []
+    if not pipeline.order_by:
+        checks = key_checks(statement)
+    elif statement.keys:
+        checks = [null_key_check(statement)]
+    return [
+        *cast_check(statement),
+        *(Execute(line) for item in ddl for line in target.render(item)),
+        *_user_sql(pipeline.transforms_pre, "transforms_pre"),
+        staged_view(statement),
+        *checks,
+        *null_checks(statement, [name for name in columns.not_null if name not in statement.keys]),
+        *MODES[pipeline.mode](statement),
+        *_user_sql(pipeline.transforms_post, "transforms_post"),
+    ]
+
+
+def _adopt_steps(statement: Statement, target: Target) -> list[Step]:
+    """After the staging table has become the target: its key, then the user's own statements."""
+    pipeline = statement.pipeline
+    steps: list[Step] = [staged_view(statement)]
+    if pipeline.mode == "merge":
+        checks = (null_key_check(statement), duplicate_key_check(statement))
+        steps += [Execute(line, diagnose=checks) for line in target.render(AddKey(statement.table, statement.keys))]
+    return [*steps, *_user_sql(pipeline.transforms_post, "transforms_post")]
+
+
+def _user_sql(statements: Sequence[str], place: str) -> list[UserSql]:
+    return [UserSql(sql, f"{place}[{number}]") for number, sql in enumerate(statements)]
+
+
+def _sequence_steps(pipeline: Pipeline, statement: Statement, columns: ColumnsPlan) -> list[Step]:
+    if not pipeline.reset_sequences:
+        return []
+    return [
+        Execute(sql)
+        for name in columns.identity
+        if name in columns.names and (sql := statement.dialect.reset_sequence(statement.table, name))
+    ]

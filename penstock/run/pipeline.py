@@ -1,0 +1,284 @@
+"""Run a pipeline: stage through Spark or inside the database, commit once, record what happened."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import time
+import uuid
+from collections.abc import Callable, Iterable
+from contextlib import closing
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
+
+from penstock.backends.base import LoadResult, Receipt, RunContext
+from penstock.errors import BeyondArrow, Cancelled, DataError, PenstockError
+from penstock.observe.failpoints import failpoint
+from penstock.project.model import Pipeline, Project
+from penstock.run.prepare import Prepared, prepare, source_tables
+from penstock.run.records import ColumnPlan, Finding, Phase, PipelinePlan, ProgressEvent, RunOptions
+from penstock.state import RunRecord, Store
+
+ATTEMPTS = 3  # of a run whose error is transient; each attempt stages anew
+BACKOFF_SECONDS = 1.0
+
+Report = Callable[[ProgressEvent], None]
+
+
+def plan(project: Project, pipeline: Pipeline, options: RunOptions | None = None) -> list[PipelinePlan]:
+    """One plan per table. Opens both ends, moves nothing, refuses nothing: refusals are in the plans."""
+    plans = []
+    for table in source_tables(project, pipeline):
+        prepared = prepare(project, pipeline, table, _context(project, pipeline), options or RunOptions())
+        with closing(prepared):
+            plans.append(prepared.plan())
+    return plans
+
+
+def validate(project: Project, names: Iterable[str] | None = None) -> list[Finding]:
+    """Every pipeline against both ends; all findings at once."""
+    findings: list[Finding] = []
+    for name in names if names is not None else project.pipelines:
+        pipeline = project.pipelines[name]
+        try:
+            plans = plan(project, pipeline)
+        except PenstockError as error:
+            findings.append(Finding(name, "error", error.what, error.why, error.remedy))
+            continue
+        for planned in plans:
+            findings += _findings(name, planned)
+    return findings
+
+
+def _findings(name: str, planned: PipelinePlan) -> list[Finding]:
+    table = "" if planned.table == "query" else f"{planned.table}: "
+    found = [Finding(name, "error", table + refusal) for refusal in planned.refusals]
+    for column in planned.columns:
+        if column.verdict == "refused":
+            what = f"{table}column {column.source}: {column.source_type} does not go into {column.target_type}"
+            found.append(Finding(name, "error", what, remedy=column.note))
+        elif column.note and column.verdict == "exact":
+            found.append(Finding(name, "warning", f"{table}column {column.source}", column.note))
+    return found
+
+
+def run(
+    project: Project,
+    pipeline: Pipeline,
+    store: Store,
+    options: RunOptions | None = None,
+    progress: Report | None = None,
+) -> list[RunRecord]:
+    """Run every table of the pipeline, one after the other. Raises the first error, after recording it."""
+    options = options or RunOptions()
+    report = progress or _silent
+    store.interrupt_dead_runs()
+    return [_run_table(project, pipeline, table, store, options, report) for table in source_tables(project, pipeline)]
+
+
+def _run_table(
+    project: Project, pipeline: Pipeline, table: str | None, store: Store, options: RunOptions, report: Report
+) -> RunRecord:
+    as_text: frozenset[str] = frozenset()
+    retrying = Retrying(
+        retry=retry_if_exception(lambda error: isinstance(error, PenstockError) and error.retryable),
+        stop=stop_after_attempt(ATTEMPTS),
+        wait=wait_exponential(BACKOFF_SECONDS),
+        reraise=True,
+    )
+    for attempt in retrying:
+        with attempt:
+            try:
+                return _Attempt(project, pipeline, table, store, options, report, as_text).go()
+            except BeyondArrow as error:
+                # The values are legal, only their Arrow form cannot carry them: read these columns
+                # as text, if the target can take them so. Nothing was committed.
+                more = frozenset(error.columns) - as_text
+                if not more:
+                    raise
+                as_text |= more
+                return _Attempt(project, pipeline, table, store, options, report, as_text).go()
+    raise AssertionError("unreachable: the last attempt raises")
+
+
+class _Attempt:
+    """One attempt at one table: its own run id, so that no earlier attempt's tasks can mix in."""
+
+    def __init__(
+        self,
+        project: Project,
+        pipeline: Pipeline,
+        table: str | None,
+        store: Store,
+        options: RunOptions,
+        report: Report,
+        as_text: frozenset[str],
+    ) -> None:
+        self.project = project
+        self.pipeline = pipeline
+        self.table = table
+        self.store = store
+        self.options = options
+        self.report = report
+        self.as_text = as_text
+        self.run = _context(project, pipeline)
+        self.started = time.monotonic()
+
+    def go(self) -> RunRecord:
+        record = self._record()
+        self.tell("plan")
+        if not self.options.dry_run:
+            self.store.start_run(record)
+        try:
+            record = self._carry_out(record)
+        except BaseException as error:
+            if not self.options.dry_run:
+                self.store.finish_run(_failed(record, error))
+            raise
+        if not self.options.dry_run:
+            # If we died here: the load is committed and the history says "running"; the next start
+            # marks it interrupted, and the target's own `_penstock.loads` has the truth.
+            failpoint("run.finish")
+            self.store.finish_run(record)
+        self.tell("done", record.rows)
+        return record
+
+    def tell(self, phase: Phase, rows: int = 0, size: int = 0) -> None:
+        seconds = time.monotonic() - self.started
+        self.report(ProgressEvent(phase, self.pipeline.name, self.table or "query", rows, size, None, seconds))
+
+    def _record(self) -> RunRecord:
+        return RunRecord(
+            run_id=self.run.run_id,
+            pipeline=self.pipeline.name,
+            state="running",
+            started_at=datetime.now(UTC),
+            mode=self.pipeline.mode,
+            source=f"{self.pipeline.source}.{self.table}" if self.table else self.pipeline.source,
+            target=f"{self.pipeline.target_connection}.{self.pipeline.target_table(self.table)}",
+            host=socket.gethostname(),
+            pid=os.getpid(),
+        )
+
+    def _carry_out(self, record: RunRecord) -> RunRecord:
+        if self._needs_spark():
+            from penstock.engine import session
+
+            session.prewarm(self.project.spark, self.project.root)
+        prepared = prepare(self.project, self.pipeline, self.table, self.run, self.options, self.as_text)
+        with closing(prepared):
+            planned = prepared.plan()
+            record = replace(
+                record,
+                path=prepared.path,
+                partitions=len(prepared.split.partitions),
+                plan=json.dumps(planned.to_record()),
+            )
+            prepared.planned.require(self.pipeline.place)
+            if self.options.dry_run:
+                return replace(record, state="done", finished_at=datetime.now(UTC))
+            result, size = self._load(prepared)
+        return replace(
+            record,
+            state="done",
+            finished_at=datetime.now(UTC),
+            rows=result.rows,
+            inserted=result.inserted,
+            updated=result.updated,
+            deleted=result.deleted,
+            bytes=size,
+        )
+
+    def _needs_spark(self) -> bool:
+        if self.pipeline.transform is not None or self.pipeline.transform_function is not None:
+            return True
+        source = self.project.connection(self.pipeline.source)
+        target = self.project.connection(self.pipeline.target_connection)
+        return source.type != target.type or self.pipeline.path in ("fused", "spark")
+
+    def _load(self, prepared: Prepared) -> tuple[LoadResult, int]:
+        load = prepared.target.begin(prepared.planned.load)
+        try:
+            receipts = self._stage(prepared, load.sink(0)) if prepared.path != "native" else []
+            failpoint("copy.done")
+            # The source goes first: it may be the very file that the commit opens to write.
+            prepared.source.close()
+            rows, size = sum(r.rows for r in receipts), sum(r.bytes for r in receipts)
+            self.tell("commit", rows, size)
+            result = load.commit(receipts)
+        except BeyondArrow as error:
+            load.abort()
+            raise _final(error, prepared) from error
+        except BaseException:
+            load.abort()
+            raise
+        finally:
+            load.close()
+        return result, size
+
+    def _stage(self, prepared: Prepared, sink: object) -> list[Receipt]:
+        from penstock.engine import copy, session
+
+        def on_progress(rows: int, size: int) -> None:
+            self.tell("copy", rows, size)
+
+        self.tell("copy")
+        if prepared.transform is not None:
+            return prepared.transform.write(sink, prepared.wires(), self.run, on_progress)
+        spark = session.spark(self.project.spark, self.project.root)
+        return copy.copy(spark, prepared.split.partitions, sink, prepared.wires(), self.run, on_progress)
+
+
+def _final(error: BeyondArrow, prepared: Prepared) -> DataError:
+    """The same error, unless every column it names could go as text into this target."""
+    fallback = {staged.source for staged in prepared.planned.columns if staged.native.fallback}
+    if error.columns and set(error.columns) <= fallback and prepared.path == "fused":
+        return error
+    return DataError(
+        error.what,
+        why=error.why,
+        kept="nothing was committed",
+        remedy=error.remedy or f'columns.{error.columns[0]} = "text"' if error.columns else error.remedy,
+        place=error.place,
+        keys=error.keys,
+    )
+
+
+def _failed(record: RunRecord, error: BaseException) -> RunRecord:
+    stopped = isinstance(error, (KeyboardInterrupt, Cancelled, SystemExit))
+    known = error.to_record() if isinstance(error, PenstockError) else {"error": type(error).__name__, "what": ""}
+    known.pop("keys", None)  # keys are for the user's own screen
+    return replace(
+        record,
+        state="cancelled" if stopped else "failed",
+        finished_at=datetime.now(UTC),
+        error=json.dumps(known),
+    )
+
+
+def _context(project: Project, pipeline: Pipeline) -> RunContext:
+    run_id = uuid7().hex
+    return RunContext(run_id, pipeline.name, staging_folder(project) / run_id)
+
+
+def staging_folder(project: Project) -> Path:
+    return project.root / ".penstock" / "staging"
+
+
+def uuid7() -> uuid.UUID:
+    """A random id whose first 48 bits are the time in milliseconds, so that ids sort by time."""
+    value = (int(time.time() * 1000) << 80) | int.from_bytes(os.urandom(10), "big")
+    value = (value & ~(0xF << 76)) | (0x7 << 76)
+    value = (value & ~(0x3 << 62)) | (0x2 << 62)
+    return uuid.UUID(int=value)
+
+
+def _silent(event: ProgressEvent) -> None:
+    del event
+
+
+__all__ = ["ColumnPlan", "Finding", "PipelinePlan", "ProgressEvent", "RunOptions", "plan", "run", "validate"]

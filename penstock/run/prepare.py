@@ -1,0 +1,300 @@
+"""Everything of a run that happens before a row moves: open both ends, choose the path, plan.
+
+Used by `plan`, `validate` and `run` alike, so that what is printed is what is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from contextlib import ExitStack
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from penstock.backends.base import (
+    Backend,
+    Column,
+    ConnectionConfig,
+    Cursor,
+    ReadRequest,
+    RunContext,
+    Source,
+    Split,
+    StagedColumn,
+    Target,
+    Window,
+)
+from penstock.backends.registry import backend
+from penstock.errors import PlanRefused, Unsupported
+from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
+from penstock.project.model import Pipeline, Project
+from penstock.run.records import ColumnPlan, PipelinePlan, RunOptions
+from penstock.schema import Schema, TableName
+
+if TYPE_CHECKING:
+    from penstock.engine.transform import TransformPlan
+
+PARTITIONS_PER_CORE = 2  # enough that one slow partition does not leave the other cores idle
+
+
+@dataclass(frozen=True, slots=True)
+class Ends:
+    """Both ends of a pipeline, by configuration."""
+
+    source: ConnectionConfig
+    target: ConnectionConfig
+    source_backend: Backend
+    target_backend: Backend
+
+
+@dataclass(slots=True)
+class Prepared:
+    """A planned table of a pipeline with both ends open. Closing it lets go of the source's moment."""
+
+    pipeline: Pipeline
+    table: str | None
+    run: RunContext
+    source: Source
+    target: Target
+    path: str
+    path_reason: str
+    planned: PlannedLoad
+    split: Split
+    window: Window | None
+    transform: TransformPlan | None
+    notes: tuple[str, ...]
+    stack: ExitStack
+
+    def close(self) -> None:
+        self.stack.close()
+
+    def wires(self) -> list[tuple[str, Column]]:
+        """Source name and wire form of every loaded column."""
+        return [(staged.source, staged.column) for staged in self.planned.columns]
+
+    def plan(self) -> PipelinePlan:
+        columns = [*self.planned.columns, *self.planned.refused]
+        return PipelinePlan(
+            self.pipeline.name,
+            self.table or "query",
+            f"{self.pipeline.target_connection}.{self.planned.load.tables[0].table}",
+            self.pipeline.mode,
+            self.path,
+            self.path_reason,
+            len(self.split.partitions),
+            self.split.reason,
+            tuple(_column_plan(staged) for staged in columns),
+            self.planned.ddl,
+            self.planned.sql,
+            (*self.notes, *self.planned.notes),
+            self.planned.refusals,
+            self.planned.changes,
+            self.window.lower if self.window else None,
+            self.window.upper if self.window else None,
+        )
+
+
+def _column_plan(staged: StagedColumn) -> ColumnPlan:
+    column = staged.column
+    canonical = str(column.type) if column.logical is None else f"{column.type} ({column.logical.kind})"
+    return ColumnPlan(
+        staged.source,
+        column.name,
+        column.describe(),
+        canonical.removeprefix("extension<").removesuffix(">"),
+        staged.native.sql,
+        staged.native.verdict.value,
+        staged.native.note or staged.native.remedy,
+    )
+
+
+def ends(project: Project, pipeline: Pipeline) -> Ends:
+    source = project.connection(pipeline.source)
+    target = project.connection(pipeline.target_connection)
+    found = Ends(source, target, backend(source.type), backend(target.type))
+    if not found.source_backend.capabilities.reads:
+        raise Unsupported(f"{source.type} cannot be a source", place=pipeline.place)
+    return found
+
+
+def source_tables(project: Project, pipeline: Pipeline) -> list[str | None]:
+    """The tables of a pipeline: its own one, or all that its patterns match; None for a query."""
+    if not pipeline.tables:
+        return [pipeline.table]
+    found = ends(project, pipeline)
+    known = found.source_backend.tables(found.source)
+    matched = match_tables(pipeline.tables, [info.name for info in known])
+    if not matched:
+        raise PlanRefused(
+            f"no table matches {', '.join(pipeline.tables)}",
+            why=f"connection {pipeline.source} has {len(known)} tables",
+            remedy=f"penstock tables list {pipeline.source}",
+            place=pipeline.place,
+        )
+    return [str(name) for name in matched]
+
+
+def match_tables(patterns: tuple[str, ...], names: list[TableName]) -> list[TableName]:
+    """Names that a pattern matches and no `!` pattern excludes; patterns are of `schema.table`."""
+    from fnmatch import fnmatchcase
+
+    def hits(pattern: str, name: TableName) -> bool:
+        schema, dot, table = pattern.partition(".")
+        if not dot:
+            return fnmatchcase(name.table, pattern)
+        return fnmatchcase(name.schema or "", schema) and fnmatchcase(name.table, table)
+
+    wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
+    unwanted = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
+    return [
+        name
+        for name in names
+        if any(hits(pattern, name) for pattern in wanted) and not any(hits(pattern, name) for pattern in unwanted)
+    ]
+
+
+def prepare(
+    project: Project,
+    pipeline: Pipeline,
+    table: str | None,
+    run: RunContext,
+    options: RunOptions,
+    as_text: frozenset[str] = frozenset(),
+) -> Prepared:
+    """Open both ends and plan. The caller closes what it gets; on an error all is closed here."""
+    with ExitStack() as stack:
+        found = ends(project, pipeline)
+        request = ReadRequest(
+            TableName.parse(table) if table else None,
+            pipeline.query,
+            pipeline.partition_on,
+            options.limit,
+            pipeline.keys,
+        )
+        path, reason = choose_path(pipeline, found, options)
+        target = found.target_backend.target(found.target, run)
+        stack.callback(target.close)
+        source = found.source_backend.source(found.source, request, run)
+        stack.callback(source.close)
+        schema = source.schema()
+        keys = pipeline.keys or source.primary_key()
+        target_table = target.qualify(pipeline.target_table(table))
+        window = _window(pipeline, source, target, target_table, options)
+        transform = None
+        want = pipeline.parallel or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
+        split: Split | None = None
+        loaded = schema
+        if path == "spark":
+            split = source.partitions(list(schema), want, window)
+            transform = _transform(project, pipeline, split, schema, run)
+            loaded = transform.schema
+        planned = plan_load(
+            LoadRequest(
+                pipeline,
+                loaded,
+                keys,
+                target_table,
+                run,
+                _watermark(window),
+                as_text,
+                options.full_refresh,
+                native=path == "native",
+            ),
+            target,
+            found.target_backend.capabilities,
+        )
+        if path == "native" and not planned.refused and not planned.refusals:
+            planned = planned.reading(source.select_sql([_native_read(s) for s in planned.columns], window))
+            split = Split((), "the statement runs inside the database")
+        elif split is None:
+            read = [staged.column.renamed(staged.source) for staged in planned.columns]
+            split = source.partitions(read, want, window) if read else Split((), "nothing to read")
+        return Prepared(
+            pipeline,
+            table,
+            run,
+            source,
+            target,
+            path,
+            reason,
+            planned,
+            split,
+            window,
+            transform,
+            source.notes(),
+            stack.pop_all(),
+        )
+
+
+def _native_read(staged: StagedColumn) -> tuple[Column, str]:
+    return staged.column.renamed(staged.source), staged.column.name
+
+
+def choose_path(pipeline: Pipeline, found: Ends, options: RunOptions) -> tuple[str, str]:
+    """Native, fused or spark, and why; a forced path that cannot be is refused with the reason."""
+    wanted = pipeline.path
+    if pipeline.transform is not None or pipeline.transform_function is not None:
+        if wanted in ("native", "fused"):
+            raise PlanRefused(
+                f'path = "{wanted}" is refused', why="a transform runs in Spark", remedy="leave `path` out"
+            )
+        return "spark", "a transform runs in Spark"
+    if wanted == "spark":
+        return "spark", 'path = "spark" is set'
+    native, reason = _native(found, options)
+    if wanted == "native" and not native:
+        raise PlanRefused('path = "native" is refused', why=reason, remedy="leave `path` out", place=pipeline.place)
+    if native and wanted != "fused":
+        return "native", reason
+    return "fused", 'path = "fused" is set' if wanted == "fused" else reason
+
+
+def _native(found: Ends, options: RunOptions) -> tuple[bool, str]:
+    capabilities = found.target_backend.capabilities
+    if found.source.type != found.target.type:
+        return False, f"{found.source.type} and {found.target.type} are different systems; no transform needs Spark SQL"
+    if not capabilities.same_database_sql:
+        return False, f"{capabilities.title} runs no INSERT … SELECT"
+    if options.limit is not None:
+        return False, "--limit reads through Spark"
+    same, why = found.target_backend.same_database(found.source, found.target)
+    return (True, "both ends are the same database") if same else (False, why)
+
+
+def _transform(project: Project, pipeline: Pipeline, split: Split, schema: Schema, run: RunContext) -> TransformPlan:
+    from penstock.engine import session
+    from penstock.engine.transform import transform
+
+    spark = session.spark(project.spark, project.root)
+    what = pipeline.transform_function or pipeline.transform or "select * from source"
+    return transform(spark, split.partitions, schema, what, run)
+
+
+# ---------------------------------------------------------------- incremental
+
+
+def _window(pipeline: Pipeline, source: Source, target: Target, table: TableName, options: RunOptions) -> Window | None:
+    """`[last upper, upper)`; the upper bound is fixed on the source, at its one moment."""
+    if pipeline.incremental is None:
+        return None
+    stored = None if options.full_refresh else target.watermark(pipeline.name, table)
+    lower = _lower(pipeline, stored) if stored else None
+    upper = source.upper(Cursor(pipeline.incremental, pipeline.lag, pipeline.cursor_timezone))
+    return Window(pipeline.incremental, lower, upper, pipeline.on_null_cursor)
+
+
+def _lower(pipeline: Pipeline, stored: str) -> str:
+    watermark: dict[str, Any] = json.loads(stored)
+    if watermark["column"] != pipeline.incremental:
+        raise PlanRefused(
+            f"the cursor is {pipeline.incremental}, but the last load went by {watermark['column']}",
+            why="the two have no common order",
+            kept="nothing was touched",
+            remedy=f"penstock run {pipeline.name} --full-refresh",
+            place=pipeline.place,
+        )
+    return str(watermark["upper"])
+
+
+def _watermark(window: Window | None) -> str | None:
+    return None if window is None else json.dumps({"column": window.column, "upper": window.upper})

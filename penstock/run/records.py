@@ -1,0 +1,73 @@
+"""What `penstock plan`, `validate` and the progress of a run hand to whoever shows them."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+Phase = Literal["plan", "copy", "commit", "done"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunOptions:
+    full_refresh: bool = False  # read everything again, whatever the watermark says
+    dry_run: bool = False  # plan only
+    limit: int | None = None  # at most so many source rows
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnPlan:
+    """One column from source to target."""
+
+    source: str
+    target: str
+    source_type: str
+    canonical: str
+    target_type: str
+    verdict: str
+    note: str
+
+
+@dataclass(frozen=True, slots=True)
+class PipelinePlan:
+    """All that is known before a row moves."""
+
+    pipeline: str
+    table: str  # the source's table, or "query"
+    target: str
+    mode: str
+    path: str
+    path_reason: str
+    partitions: int
+    partition_reason: str
+    columns: tuple[ColumnPlan, ...]
+    ddl: tuple[str, ...]
+    sql: tuple[str, ...]
+    notes: tuple[str, ...]
+    refusals: tuple[str, ...]
+    changes: bool  # DDL or types would change
+    watermark_from: str | None = None
+    watermark_to: str | None = None
+
+    def to_record(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    pipeline: str
+    severity: Literal["error", "warning"]
+    what: str
+    why: str = ""
+    remedy: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProgressEvent:
+    phase: Phase
+    pipeline: str
+    table: str
+    rows: int = 0
+    bytes: int = 0
+    total_rows: int | None = None
+    seconds: float = 0.0
