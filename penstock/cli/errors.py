@@ -1,0 +1,155 @@
+"""The one renderer of errors: what failed, why, what was kept, what to do next. Never a traceback.
+
+An exception that nobody foresaw is a bug: one line on the terminal, its traceback, with secrets
+masked, in a file. `PENSTOCK_DEBUG=1` shows the traceback instead.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import shutil
+import signal
+import sys
+import textwrap
+import traceback
+from pathlib import Path
+
+from penstock.cli import context
+from penstock.errors import Cancelled, ConfigErrors, PenstockError
+from penstock.observe import logs
+from penstock.observe.redact import redact
+
+DEBUG = "PENSTOCK_DEBUG"
+INDENT = 9
+MAX_WIDTH = 100
+
+# What the machine refuses, in words: full disks and closed folders are no bugs of ours.
+MACHINE = {
+    errno.ENOSPC: "free some space, then run the command again",
+    errno.EDQUOT: "free some of the quota, then run the command again",
+    errno.EROFS: "use a folder that can be written to (--project, or another path in penstock.toml)",
+    errno.EACCES: "give this user write access, or use another folder (--project)",
+    errno.EPERM: "give this user write access, or use another folder (--project)",
+}
+
+
+def show(error: BaseException) -> int:
+    """Print any exception that ended a command; the exit code for it."""
+    if os.environ.get(DEBUG) == "1":
+        sys.stderr.write("".join(traceback.format_exception(error)))
+    if isinstance(error, ConfigErrors):
+        return _show_all(error)
+    if isinstance(error, PenstockError):
+        show_error(error)
+        return 128 + signals_received() if isinstance(error, Cancelled) else error.exit_code
+    if isinstance(error, OSError) and error.errno in MACHINE:
+        show_error(_refused_by_machine(error))
+        return 1
+    _show_bug(error)
+    return 1
+
+
+def show_error(error: PenstockError, *, pipeline: str = "", show_keys: bool = True) -> None:
+    """One error on stderr."""
+    sys.stderr.write(render(error, pipeline=pipeline, show_keys=show_keys, colour=_coloured()) + "\n")
+    sys.stderr.flush()
+
+
+def render(error: PenstockError, *, pipeline: str = "", show_keys: bool = True, colour: bool = False) -> str:
+    """The error as text: a line of what failed, then the labelled rest, wrapped to the terminal."""
+    place = error.place or (f"pipeline {pipeline}" if pipeline else "")
+    head = f"{place}: {error.what}" if place else error.what
+    lines = [_labelled("error:", head, "1;31" if colour else "")]
+    keys = error.keys if show_keys else ()
+    rest = [
+        ("why:", error.why),
+        ("keys:", "\n".join(keys)),
+        ("kept:", error.kept),
+        ("next:", error.remedy),
+    ]
+    lines += [_labelled(label, text, "2" if colour else "") for label, text in rest if text]
+    return "\n".join(lines)
+
+
+def show_interrupted(number: int) -> int:
+    """After a signal: the run has rolled back on its way here. The exit code says which signal it was."""
+    name = signal.Signals(number).name
+    how = "interrupted" if number == signal.SIGINT else f"stopped by {name}"
+    sys.stderr.write(
+        _labelled("ended:", how, "1;33" if _coloured() else "")
+        + "\n"
+        + _labelled("kept:", "what was already committed stays; the run under way was rolled back", "")
+        + "\n"
+        + _labelled("next:", "run the same command again; 'penstock runs list' shows what was done", "")
+        + "\n"
+    )
+    return 128 + number
+
+
+def signals_received() -> int:
+    from penstock.cli import signals
+
+    return signals.received()
+
+
+def _show_all(error: ConfigErrors) -> int:
+    for finding in error.findings:
+        show_error(finding)
+    sys.stderr.write(f"{len(error.findings)} problems in the project; nothing was run\n")
+    return error.exit_code
+
+
+def _refused_by_machine(error: OSError) -> PenstockError:
+    where = f" {error.filename}" if error.filename else ""
+    return PenstockError(
+        f"cannot write{where}",
+        why=(error.strerror or "").lower(),
+        remedy=MACHINE[error.errno or 0],
+    )
+
+
+def _show_bug(error: BaseException) -> None:
+    # The exception's own text may hold a cell's value: only its class and place are shown.
+    kept = PenstockError(
+        f"unexpected {type(error).__name__}{_origin(error)}",
+        why="this is a bug in Penstock, not in your project",
+        remedy=_where_logged(error),
+    )
+    show_error(kept)
+
+
+def _origin(error: BaseException) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    ours = [frame for frame in frames if "penstock" in Path(frame.filename).parts]
+    if not ours:
+        return ""
+    last = ours[-1]
+    parts = Path(last.filename).parts
+    inside = "/".join(parts[len(parts) - 1 - parts[::-1].index("penstock") :])
+    return f" at {inside}:{last.lineno}"
+
+
+def _where_logged(error: BaseException) -> str:
+    text = "".join(traceback.format_exception(error))
+    try:
+        path = logs.write_traceback(context.log_folder(), text)
+    except OSError:
+        return f"report it; {DEBUG}=1 shows the traceback (no log could be written)"
+    return f"report it with {path}"
+
+
+def _labelled(label: str, text: str, style: str) -> str:
+    width = max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns)) - INDENT
+    lines: list[str] = []
+    for line in redact(text).splitlines() or [""]:
+        kept = len(line) - len(line.lstrip())
+        # A line that shows SQL or a caret under it must keep its columns.
+        lines += [line] if kept else textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
+    head = f"\x1b[{style}m{label}\x1b[0m" if style else label
+    first = head + " " * max(1, INDENT - len(label)) + lines[0]
+    return "\n".join([first, *(" " * INDENT + line for line in lines[1:])])
+
+
+def _coloured() -> bool:
+    return sys.stderr.isatty() and "NO_COLOR" not in os.environ

@@ -1,0 +1,164 @@
+"""`penstock run`: pipelines one after the other; one that fails does not stop the others."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import context
+from penstock.cli.context import Output, OutputOption
+from penstock.errors import Cancelled, PenstockError
+
+if TYPE_CHECKING:
+    from penstock.project import Pipeline, Project
+    from penstock.run.pipeline import RunOptions
+    from penstock.state import RunRecord, Store
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What became of one table of a pipeline: a line of the table, an entry of the JSON."""
+
+    pipeline: str
+    run_id: str | None
+    state: str
+    mode: str
+    path: str | None
+    source: str | None
+    target: str | None
+    rows: int
+    inserted: int
+    updated: int
+    deleted: int
+    bytes: int
+    partitions: int | None
+    seconds: float
+    rows_per_second: float | None
+    error: dict[str, Any] | None
+
+
+def run(
+    ctx: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(metavar="NAME", help="Pipelines by name or glob.")] = None,
+    select: Annotated[
+        list[str] | None,
+        typer.Option("--select", "-s", metavar="SELECTOR", help="tag:NAME or a name glob; may be repeated."),
+    ] = None,
+    everything: Annotated[bool, typer.Option("--all", help="Every pipeline of the project.")] = False,
+    full_refresh: Annotated[
+        bool, typer.Option("--full-refresh", help="Read everything again, as if there were no watermark.")
+    ] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Plan and check; move nothing.")] = False,
+    limit: Annotated[
+        int | None, typer.Option("--limit", metavar="N", min=1, help="Read at most this many rows.")
+    ] = None,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Run pipelines: copy their rows and load them, each in one transaction."""
+    from penstock.cli import selection
+    from penstock.cli.views import outcomes as view
+
+    if not (names or select or everything):
+        raise typer.BadParameter("name a pipeline, or use --select or --all", ctx=ctx)
+    invocation = context.of(ctx)
+    project = invocation.project()
+    chosen = selection.select(project.pipelines, names or [], select or [], everything=everything)
+    if dry_run:
+        _dry_run(project, chosen, _options(full_refresh=full_refresh, dry_run=True, limit=limit), output)
+        return
+    store = invocation.store(project)
+    options = _options(full_refresh=full_refresh, dry_run=False, limit=limit)
+    outcomes = [outcome for pipeline in chosen for outcome in run_one(project, pipeline, store, options)]
+    view.show(outcomes, output)
+    if any(outcome.state != "done" for outcome in outcomes):
+        raise typer.Exit(1)
+
+
+def run_one(project: Project, pipeline: Pipeline, store: Store, options: RunOptions) -> list[Outcome]:
+    """Run one pipeline with its progress shown; a failure is printed and becomes an outcome."""
+    from penstock.cli import errors, progress
+    from penstock.run import pipeline as runner
+
+    began = time.monotonic()
+    try:
+        with progress.reporter(pipeline.name) as report:
+            return [of_record(record) for record in runner.run(project, pipeline, store, options, report)]
+    except Cancelled:
+        raise
+    except PenstockError as error:
+        errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
+        return [_failed(pipeline, error, time.monotonic() - began)]
+
+
+def of_record(record: RunRecord) -> Outcome:
+    """The outcome that the run history holds."""
+    seconds = (record.finished_at - record.started_at).total_seconds() if record.finished_at else 0.0
+    return Outcome(
+        pipeline=record.pipeline,
+        run_id=record.run_id,
+        state=record.state,
+        mode=record.mode or "",
+        path=record.path,
+        source=record.source,
+        target=record.target,
+        rows=record.rows or 0,
+        inserted=record.inserted or 0,
+        updated=record.updated or 0,
+        deleted=record.deleted or 0,
+        bytes=record.bytes or 0,
+        partitions=record.partitions,
+        seconds=round(seconds, 3),
+        rows_per_second=round((record.rows or 0) / seconds, 1) if seconds > 0 else None,
+        error=None,
+    )
+
+
+def _failed(pipeline: Pipeline, error: PenstockError, seconds: float) -> Outcome:
+    record = error.to_record()
+    if not pipeline.show_keys:
+        record["keys"] = []
+    return Outcome(
+        pipeline=pipeline.name,
+        run_id=None,
+        state="failed",
+        mode=pipeline.mode,
+        path=None,
+        source=pipeline.source,
+        target=None,
+        rows=0,
+        inserted=0,
+        updated=0,
+        deleted=0,
+        bytes=0,
+        partitions=None,
+        seconds=round(seconds, 3),
+        rows_per_second=None,
+        error=record,
+    )
+
+
+def _options(*, full_refresh: bool, dry_run: bool, limit: int | None) -> RunOptions:
+    from penstock.run.pipeline import RunOptions
+
+    return RunOptions(full_refresh=full_refresh, dry_run=dry_run, limit=limit)
+
+
+def _dry_run(project: Project, chosen: list[Pipeline], options: RunOptions, output: Output) -> None:
+    from penstock.cli import errors
+    from penstock.cli.views import plans as view
+    from penstock.run import pipeline as runner
+
+    plans = []
+    failed = False
+    for pipeline in chosen:
+        try:
+            plans += runner.plan(project, pipeline, options)
+        except PenstockError as error:
+            errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
+            failed = True
+    view.show(plans, output, dry_run=True)
+    if failed:
+        raise typer.Exit(1)

@@ -1,0 +1,74 @@
+"""`penstock runs`: the history of runs. Starts no Spark and opens no connection of the project."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import context
+from penstock.cli.context import Output, OutputOption
+from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.state import RunRecord, Store
+
+SHORTEST_ID = 4  # of a run, enough to be typed
+
+app = typer.Typer(no_args_is_help=True, help="The history of runs.", rich_markup_mode=None)
+
+
+@app.command("list")
+def list_runs(
+    ctx: typer.Context,
+    pipeline: Annotated[
+        str | None, typer.Option("--pipeline", "-p", metavar="NAME", help="Of this pipeline only.")
+    ] = None,
+    state: Annotated[
+        str | None, typer.Option("--state", metavar="STATE", help="running, done, failed, cancelled or interrupted.")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most this many, newest first.")] = 20,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """List runs, newest first."""
+    from penstock.cli.views import runs as view
+
+    store = _store(ctx)
+    view.show_list(store.runs(pipeline=pipeline, state=state, limit=limit), output)
+
+
+@app.command("show")
+def show_run(
+    ctx: typer.Context,
+    run_id: Annotated[str, typer.Argument(metavar="RUN", help="The run's id, or how it begins or ends.")],
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show one run: what it did, how long it took, and why it failed."""
+    from penstock.cli.views import runs as view
+
+    view.show_one(find(_store(ctx), run_id), output)
+
+
+def find(store: Store, run_id: str) -> RunRecord:
+    """The run that `run_id` names, whole or in part."""
+    found = store.run(run_id)
+    if found is not None:
+        return found
+    if len(run_id) >= SHORTEST_ID:
+        near = [one for one in store.runs(limit=1000) if one.run_id.startswith(run_id) or one.run_id.endswith(run_id)]
+        if len(near) == 1:
+            return near[0]
+        if near:
+            raise ConfigError(
+                f"{len(near)} runs match {run_id!r}", remedy=f"more of the id is needed: {', '.join(_ids(near))}"
+            )
+    raise ConfigError(f"there is no run {run_id!r}", remedy="penstock runs list shows the runs that are kept")
+
+
+def _store(ctx: typer.Context) -> Store:
+    invocation = context.of(ctx)
+    return invocation.store(invocation.project())
+
+
+def _ids(records: list[RunRecord]) -> list[str]:
+    return [record.run_id for record in records[:3]]

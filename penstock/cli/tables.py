@@ -1,0 +1,114 @@
+"""`penstock tables`: what a connection holds, and how Penstock would read it."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from penstock.cli import context
+from penstock.cli.context import Output, OutputOption
+
+if TYPE_CHECKING:
+    from penstock.backends.base import Backend, ConnectionConfig
+
+app = typer.Typer(no_args_is_help=True, help="Tables of a connection.", rich_markup_mode=None)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRecord:
+    table: str
+    kind: str
+    rows: int | None  # an estimate
+    bytes: int | None
+    primary_key: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnRecord:
+    column: str
+    type: str  # as the connection spells it
+    canonical: str  # as it travels
+    nullable: bool
+    key: bool
+
+
+@dataclass(frozen=True, slots=True)
+class TableDetail:
+    connection: str
+    table: str
+    primary_key: tuple[str, ...]
+    columns: tuple[ColumnRecord, ...]
+    notes: tuple[str, ...]
+
+
+@app.command("list")
+def list_tables(
+    ctx: typer.Context,
+    connection: Annotated[str, typer.Argument(metavar="CONNECTION")],
+    pattern: Annotated[str, typer.Argument(metavar="GLOB", help="Of schema.table.")] = "*",
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """List the tables of a connection."""
+    from penstock.cli.views import tables as view
+
+    config = context.of(ctx).project().connection(connection)
+    view.show_list(connection, records(config, pattern), output)
+
+
+@app.command("show")
+def show_table(
+    ctx: typer.Context,
+    connection: Annotated[str, typer.Argument(metavar="CONNECTION")],
+    table: Annotated[str, typer.Argument(metavar="TABLE", help="schema.table, parts quoted as in SQL.")],
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Show a table's columns with the types they travel as."""
+    from penstock.cli.views import tables as view
+
+    config = context.of(ctx).project().connection(connection)
+    view.show_one(detail(config, table), output)
+
+
+def records(config: ConnectionConfig, pattern: str = "*") -> list[TableRecord]:
+    from fnmatch import fnmatchcase
+
+    found = [
+        TableRecord(str(info.name), info.kind, info.rows, info.bytes, info.primary_key)
+        for info in _backend(config).tables(config)
+    ]
+    return [record for record in found if fnmatchcase(record.table, pattern)]
+
+
+def detail(config: ConnectionConfig, table: str) -> TableDetail:
+    from penstock.backends.base import ReadRequest, RunContext
+    from penstock.schema import TableName
+
+    name = TableName.parse(table)
+    with tempfile.TemporaryDirectory(prefix="penstock-") as folder:
+        run = RunContext(run_id="0" * 32, pipeline="tables", staging=Path(folder))
+        source = _backend(config).source(config, ReadRequest(table=name), run)
+        try:
+            key = source.primary_key()
+            columns = tuple(
+                ColumnRecord(c.name, c.describe(), _canonical(c), c.nullable, c.name in key) for c in source.schema()
+            )
+            return TableDetail(config.name, str(name), key, columns, source.notes())
+        finally:
+            source.close()
+
+
+def _canonical(column: object) -> str:
+    type_ = str(getattr(column, "type", ""))
+    logical = getattr(column, "logical", None)
+    short = type_.removeprefix("extension<").removesuffix(">")
+    return short if logical is None else f"{short} ({logical.kind})"
+
+
+def _backend(config: ConnectionConfig) -> Backend:
+    from penstock.backends import registry
+
+    return registry.backend(config.type)

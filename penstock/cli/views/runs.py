@@ -1,0 +1,111 @@
+"""The run history as a list, and one run in full."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+from penstock.cli import output as out
+from penstock.cli.context import Output
+
+if TYPE_CHECKING:
+    from penstock.state import RunRecord
+
+COLOURS = {"done": "green", "failed": "red", "running": "cyan", "cancelled": "yellow", "interrupted": "yellow"}
+NUMBERS = ("rows", "inserted", "updated", "deleted", "seconds")
+
+
+def show_list(records: Sequence[RunRecord], form: Output) -> None:
+    if form is Output.JSON:
+        out.print_json([as_json(record) for record in records])
+        return
+    if not records:
+        out.out().print(out.cell("no runs yet", "dim"))
+        return
+    made = out.table("", "run", "pipeline", "started", "state", "path", *NUMBERS, right=NUMBERS)
+    for record in records:
+        made.add_row(
+            # The end of a uuid7 tells runs of the same minute apart; `runs show` takes it.
+            out.cell(record.run_id[-8:]),
+            out.cell(record.pipeline),
+            out.cell(when(record.started_at)),
+            out.cell(record.state, COLOURS.get(record.state, "")),
+            out.cell(record.path or "", "dim"),
+            *(out.cell(out.count(n)) for n in (record.rows, record.inserted, record.updated, record.deleted)),
+            out.cell("" if (taken := seconds(record)) is None else f"{taken:.1f}"),
+        )
+    out.out().print(made)
+
+
+def show_one(record: RunRecord, form: Output) -> None:
+    if form is Output.JSON:
+        out.print_json(as_json(record))
+        return
+    from rich.table import Table
+
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim")
+    grid.add_column(overflow="fold")
+    taken = seconds(record)
+    facts: list[tuple[str, str, str]] = [
+        ("run", record.run_id, "bold"),
+        ("pipeline", record.pipeline, ""),
+        ("state", record.state, COLOURS.get(record.state, "")),
+        ("from", record.source or "", ""),
+        ("into", record.target or "", ""),
+        ("mode", record.mode or "", ""),
+        ("path", record.path or "", "cyan"),
+        ("partitions", out.count(record.partitions), ""),
+        ("started", when(record.started_at), ""),
+        ("took", "" if taken is None else f"{taken:.2f} s", ""),
+        ("rows", _rows(record), ""),
+        ("bytes", out.size(record.bytes), ""),
+        ("on", f"{record.host}, pid {record.pid}" if record.host else "", "dim"),
+    ]
+    for label, value, style in facts:
+        if value:
+            grid.add_row(label, out.cell(value, style))
+    for label, value in _error(record):
+        grid.add_row(label, out.cell(value, "red" if label == "error" else ""))
+    out.out().print(grid)
+
+
+def as_json(record: RunRecord) -> dict[str, Any]:
+    """The record with its embedded JSON opened up."""
+    fields: dict[str, Any] = out.plain(record)
+    for name in ("error", "plan"):
+        if isinstance(fields.get(name), str):
+            fields[name] = json.loads(fields[name])
+    fields["seconds"] = seconds(record)
+    return fields
+
+
+def seconds(record: RunRecord) -> float | None:
+    if record.finished_at is None:
+        return None
+    return round((record.finished_at - record.started_at).total_seconds(), 3)
+
+
+def when(moment: datetime | None) -> str:
+    return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _rows(record: RunRecord) -> str:
+    if record.rows is None:
+        return ""
+    parts = [f"{out.count(record.rows)} read"]
+    for name in ("inserted", "updated", "deleted"):
+        number = getattr(record, name)
+        if number is not None:
+            parts.append(f"{out.count(number)} {name}")
+    return ", ".join(parts)
+
+
+def _error(record: RunRecord) -> list[tuple[str, str]]:
+    if not record.error:
+        return []
+    error = json.loads(record.error) if isinstance(record.error, str) else dict(record.error)
+    labels = (("error", "what"), ("why", "why"), ("kept", "kept"), ("next", "remedy"))
+    return [(label, str(error[name])) for label, name in labels if error.get(name)]

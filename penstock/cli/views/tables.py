@@ -1,0 +1,49 @@
+"""Tables of a connection, and one table's columns."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+from penstock.cli import output as out
+from penstock.cli.context import Output
+
+if TYPE_CHECKING:
+    from penstock.cli.tables import TableDetail, TableRecord
+
+
+def show_list(connection: str, records: Sequence[TableRecord], form: Output) -> None:
+    if form is Output.JSON:
+        out.print_json(records)
+        return
+    if not records:
+        out.out().print(out.cell(f"{connection} has no such tables", "dim"))
+        return
+    made = out.table("", "table", "kind", "rows", "size", "key", right=("rows", "size"))
+    for record in records:
+        made.add_row(
+            out.cell(record.table),
+            out.cell(record.kind, "dim"),
+            out.cell("" if record.rows is None else f"~{record.rows:,}"),
+            out.cell(out.size(record.bytes)),
+            out.cell(", ".join(record.primary_key)),
+        )
+    out.out().print(made)
+
+
+def show_one(table: TableDetail, form: Output) -> None:
+    if form is Output.JSON:
+        out.print_json(table)
+        return
+    made = out.table(f"{table.connection} {table.table}", "column", "type", "travels as", "null", "key")
+    for column in table.columns:
+        made.add_row(
+            out.cell(column.column),
+            out.cell(column.type),
+            out.cell(column.canonical, "cyan"),
+            out.cell("" if column.nullable else "not null", "dim"),
+            out.cell("key" if column.key else "", "yellow"),
+        )
+    out.out().print(made)
+    for note in table.notes:
+        out.out().print(out.cell(f"- {note}", "dim"))

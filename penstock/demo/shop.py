@@ -1,0 +1,63 @@
+"""The shop's server: an embedded Postgres in a temporary folder, gone on every way out."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from importlib.resources import as_file, files
+
+from penstock.errors import PenstockError
+from penstock.testing.postgres import EmbeddedPostgres
+
+
+class Shop:
+    """A running shop. SQL goes in through psql, which comes with the server."""
+
+    def __init__(self, server: EmbeddedPostgres) -> None:
+        self._server = server
+
+    @property
+    def dsn(self) -> str:
+        return self._server.dsn
+
+    @property
+    def password(self) -> str:
+        return self._server.password
+
+    def seed(self, orders: int) -> None:
+        self._script("shop.sql", orders=orders)
+
+    def change(self) -> None:
+        """A day's work: new, changed and vanished rows."""
+        self._script("changes.sql")
+
+    def _script(self, name: str, **variables: int) -> None:
+        command = [str(self._server.binary("psql")), "--no-psqlrc", "--quiet"]
+        for variable, value in variables.items():
+            command += ["--set", f"{variable}={value}"]
+        with as_file(files("penstock.demo") / name) as path:
+            command += ["--file", str(path)]
+            done = subprocess.run(command, capture_output=True, text=True, check=False, env=self._environment())
+        if done.returncode != 0:
+            raise PenstockError(f"the demo's {name} failed", why=done.stderr.strip()[-400:])
+
+    def _environment(self) -> dict[str, str]:
+        # In the environment, not on the command line, where every user could read it.
+        return os.environ | {
+            "PGHOST": "127.0.0.1",
+            "PGPORT": str(self._server.port),
+            "PGUSER": self._server.user,
+            "PGPASSWORD": self._server.password,
+            "PGDATABASE": "postgres",
+        }
+
+
+@contextmanager
+def running() -> Iterator[Shop]:
+    server = EmbeddedPostgres()
+    try:
+        yield Shop(server.start())
+    finally:
+        server.remove()
