@@ -9,13 +9,13 @@ import time
 import uuid
 from collections.abc import Callable, Iterable
 from contextlib import closing
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 
 from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
 
-from penstock.backends.base import LoadResult, Receipt, RunContext
+from penstock.backends.base import LoadResult, Receipt, RunContext, Sink
 from penstock.errors import BeyondArrow, Cancelled, DataError, PenstockError
 from penstock.observe.failpoints import failpoint
 from penstock.project.model import Pipeline, Project
@@ -27,6 +27,19 @@ ATTEMPTS = 3  # of a run whose error is transient; each attempt stages anew
 BACKOFF_SECONDS = 1.0
 
 Report = Callable[[ProgressEvent], None]
+Stage = Callable[[Project, Prepared, Sink, Callable[[int, int], None]], list[Receipt]]
+
+
+def stage_with_spark(
+    project: Project, prepared: Prepared, sink: Sink, on_progress: Callable[[int, int], None]
+) -> list[Receipt]:
+    """Every partition read and staged by Spark tasks."""
+    from penstock.engine import copy, session
+
+    if prepared.transform is not None:
+        return prepared.transform.write(sink, prepared.wires(), prepared.run, on_progress)
+    spark = session.spark(project.spark, project.root)
+    return copy.copy(spark, prepared.split.partitions, sink, prepared.wires(), prepared.run, on_progress)
 
 
 def plan(project: Project, pipeline: Pipeline, options: RunOptions | None = None) -> list[PipelinePlan]:
@@ -72,17 +85,31 @@ def run(
     store: Store,
     options: RunOptions | None = None,
     progress: Report | None = None,
+    stage: Stage = stage_with_spark,
 ) -> list[RunRecord]:
-    """Run every table of the pipeline, one after the other. Raises the first error, after recording it."""
+    """Run every table of the pipeline, one after the other. Raises the first error, after recording it.
+
+    `stage` moves the data; another one than Spark's is for tests that need no JVM.
+    """
     options = options or RunOptions()
-    report = progress or _silent
     store.interrupt_dead_runs()
-    return [_run_table(project, pipeline, table, store, options, report) for table in source_tables(project, pipeline)]
+    job = _Job(project, pipeline, store, options, progress or _silent, stage)
+    return [_run_table(job, table) for table in source_tables(project, pipeline)]
 
 
-def _run_table(
-    project: Project, pipeline: Pipeline, table: str | None, store: Store, options: RunOptions, report: Report
-) -> RunRecord:
+@dataclass(frozen=True, slots=True)
+class _Job:
+    """What all tables and attempts of one call share."""
+
+    project: Project
+    pipeline: Pipeline
+    store: Store
+    options: RunOptions
+    report: Report
+    stage: Stage
+
+
+def _run_table(job: _Job, table: str | None) -> RunRecord:
     as_text: frozenset[str] = frozenset()
     retrying = Retrying(
         retry=retry_if_exception(lambda error: isinstance(error, PenstockError) and error.retryable),
@@ -93,7 +120,7 @@ def _run_table(
     for attempt in retrying:
         with attempt:
             try:
-                return _Attempt(project, pipeline, table, store, options, report, as_text).go()
+                return _Attempt(job, table, as_text).go()
             except BeyondArrow as error:
                 # The values are legal, only their Arrow form cannot carry them: read these columns
                 # as text, if the target can take them so. Nothing was committed.
@@ -101,31 +128,23 @@ def _run_table(
                 if not more:
                     raise
                 as_text |= more
-                return _Attempt(project, pipeline, table, store, options, report, as_text).go()
+                return _Attempt(job, table, as_text).go()
     raise AssertionError("unreachable: the last attempt raises")
 
 
 class _Attempt:
     """One attempt at one table: its own run id, so that no earlier attempt's tasks can mix in."""
 
-    def __init__(
-        self,
-        project: Project,
-        pipeline: Pipeline,
-        table: str | None,
-        store: Store,
-        options: RunOptions,
-        report: Report,
-        as_text: frozenset[str],
-    ) -> None:
-        self.project = project
-        self.pipeline = pipeline
+    def __init__(self, job: _Job, table: str | None, as_text: frozenset[str]) -> None:
+        self.project = job.project
+        self.pipeline = job.pipeline
+        self.store = job.store
+        self.options = job.options
+        self.report = job.report
+        self.stage = job.stage
         self.table = table
-        self.store = store
-        self.options = options
-        self.report = report
         self.as_text = as_text
-        self.run = _context(project, pipeline)
+        self.run = _context(job.project, job.pipeline)
         self.started = time.monotonic()
 
     def go(self) -> RunRecord:
@@ -165,7 +184,7 @@ class _Attempt:
         )
 
     def _carry_out(self, record: RunRecord) -> RunRecord:
-        if self._needs_spark():
+        if self.stage is stage_with_spark and self._needs_spark():
             from penstock.engine import session
 
             session.prewarm(self.project.spark, self.project.root)
@@ -220,17 +239,12 @@ class _Attempt:
             load.close()
         return result, size
 
-    def _stage(self, prepared: Prepared, sink: object) -> list[Receipt]:
-        from penstock.engine import copy, session
-
+    def _stage(self, prepared: Prepared, sink: Sink) -> list[Receipt]:
         def on_progress(rows: int, size: int) -> None:
             self.tell("copy", rows, size)
 
         self.tell("copy")
-        if prepared.transform is not None:
-            return prepared.transform.write(sink, prepared.wires(), self.run, on_progress)
-        spark = session.spark(self.project.spark, self.project.root)
-        return copy.copy(spark, prepared.split.partitions, sink, prepared.wires(), self.run, on_progress)
+        return self.stage(self.project, prepared, sink, on_progress)
 
 
 def _final(error: BeyondArrow, prepared: Prepared) -> DataError:

@@ -1,0 +1,45 @@
+"""Harnesses by backend, and every pair of them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+import psycopg
+import pytest
+
+from penstock.testing.postgres import EmbeddedPostgres
+from tests.conformance.harness import DuckDBHarness, Flow, Harness, PostgresHarness
+
+BACKENDS = ("postgres", "duckdb")
+PAIRS = [(source, target) for source in BACKENDS for target in BACKENDS]
+
+
+@pytest.fixture
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Harness]:
+    """A fresh database of a backend, by name."""
+
+    def make(backend: str) -> Harness:
+        name = f"t{uuid.uuid4().hex[:12]}"
+        if backend == "duckdb":
+            return DuckDBHarness(tmp_path / f"{name}.duckdb")
+        server: EmbeddedPostgres = request.getfixturevalue("postgres_server")
+        with psycopg.connect(server.dsn, autocommit=True) as connection:
+            connection.execute(f"create database {name}".encode())
+        return PostgresHarness(server.dsn_of(name))
+
+    return make
+
+
+@pytest.fixture(params=BACKENDS)
+def flow(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
+    """From Postgres into each backend."""
+    return Flow(harness("postgres"), harness(request.param), tmp_path)
+
+
+@pytest.fixture(params=PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def pair(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
+    """Every source with every target."""
+    source, target = request.param
+    return Flow(harness(source), harness(target), tmp_path)

@@ -1,0 +1,154 @@
+"""What a backend brings to inherit every test of the suite: start, seed, read back."""
+
+from __future__ import annotations
+
+import uuid
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, ClassVar
+
+from penstock.project import Project
+from penstock.project.model import Pipeline
+from penstock.run.pipeline import RunOptions, plan, run
+from penstock.run.records import PipelinePlan
+from penstock.state import RunRecord, open_store
+
+
+class Harness(ABC):
+    """One database of one backend, of the test's own."""
+
+    backend: ClassVar[str]
+    schema: ClassVar[str]  # where unqualified tables go
+
+    @abstractmethod
+    def options(self) -> dict[str, Any]:
+        """The connection's options, as in penstock.toml."""
+
+    @abstractmethod
+    def execute(self, *statements: str) -> None: ...
+
+    @abstractmethod
+    def query(self, sql: str) -> list[tuple[Any, ...]]: ...
+
+    def leftovers(self) -> list[str]:
+        """Staging that a finished or dead run has left."""
+        return []
+
+    def has_table(self, table: str) -> bool:
+        return bool(
+            self.query(
+                "select 1 from information_schema.tables"
+                f" where table_schema = '{self.schema}' and table_name = '{table}'"
+            )
+        )
+
+    def rows(self, table: str, order: str = "1") -> list[tuple[Any, ...]]:
+        return self.query(f"select * from {table} order by {order}")
+
+
+class PostgresHarness(Harness):
+    backend = "postgres"
+    schema = "public"
+
+    def __init__(self, dsn: str) -> None:
+        self.dsn = dsn
+
+    def options(self) -> dict[str, Any]:
+        return {"type": "postgres", "dsn": self.dsn}
+
+    def execute(self, *statements: str) -> None:
+        import psycopg
+
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            for statement in statements:
+                connection.execute(statement.encode())
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        import psycopg
+
+        with psycopg.connect(self.dsn, autocommit=True) as connection:
+            return connection.execute(sql.encode()).fetchall()
+
+    def leftovers(self) -> list[str]:
+        tables = self.query("select relname from pg_class where relname ~ '^s_[0-9a-f]{32}' and relkind = 'r'")
+        names = [row[0] for row in tables]
+        if self.query("select to_regclass('_penstock.receipts')")[0][0]:
+            names += [f"receipt of {row[0]}" for row in self.query("select distinct run from _penstock.receipts")]
+        return names
+
+
+class DuckDBHarness(Harness):
+    backend = "duckdb"
+    schema = "main"
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def options(self) -> dict[str, Any]:
+        return {"type": "duckdb", "path": str(self.path)}
+
+    def execute(self, *statements: str) -> None:
+        import duckdb
+
+        with duckdb.connect(str(self.path)) as connection:
+            connection.execute("set timezone = 'UTC'")
+            for statement in statements:
+                connection.execute(statement)
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        import duckdb
+
+        with duckdb.connect(str(self.path)) as connection:
+            connection.execute("set timezone = 'UTC'")
+            return connection.execute(sql).fetchall()
+
+    def leftovers(self) -> list[str]:
+        folder = Path(f"{self.path}.penstock")
+        return [entry.name for entry in folder.iterdir()] if folder.exists() else []
+
+
+class Flow:
+    """A source, a target and one pipeline between them, run as a user's would be."""
+
+    def __init__(self, source: Harness, target: Harness, root: Path) -> None:
+        self.source = source
+        self.target = target
+        self.root = root
+        self.store = open_store("memory:")
+        self.name = f"p{uuid.uuid4().hex[:8]}"
+
+    def pipeline(self, **options: Any) -> Pipeline:
+        defaults: dict[str, Any] = {
+            "name": self.name,
+            "source": "from_",
+            "target": f"to.{self.target.schema}.items",
+            "mode": "append",
+            "place": "test",
+        }
+        if not {"query", "tables", "table"} & options.keys():
+            defaults["table"] = f"{self.source.schema}.items"
+        return Pipeline.model_validate(defaults | options)
+
+    def project(self, pipeline: Pipeline) -> Project:
+        return Project.from_objects(
+            self.root,
+            connections={"from_": self.source.options(), "to": self.target.options()},
+            pipelines=[pipeline],
+        )
+
+    def plan(self, **options: Any) -> PipelinePlan:
+        pipeline = self.pipeline(**options)
+        [planned] = plan(self.project(pipeline), pipeline)
+        return planned
+
+    def run(self, run_options: RunOptions | None = None, **options: Any) -> RunRecord:
+        pipeline = self.pipeline(**options)
+        return run(self.project(pipeline), pipeline, self.store, run_options)[-1]
+
+    def run_all(self, **options: Any) -> list[RunRecord]:
+        pipeline = self.pipeline(**options)
+        return run(self.project(pipeline), pipeline, self.store)
+
+
+Maker = Callable[[], Harness]

@@ -1,0 +1,124 @@
+"""Drift: change × on_drift → action, on every target."""
+
+from __future__ import annotations
+
+import pytest
+
+from penstock.errors import PlanRefused
+from tests.conformance.harness import Flow
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+
+@pytest.fixture
+def drifted(flow: Flow) -> Flow:
+    flow.source.execute("create table items (id int primary key, name varchar)", "insert into items values (1, 'a')")
+    flow.run(mode="merge")
+    return flow
+
+
+def columns(flow: Flow) -> list[str]:
+    rows = flow.target.query(
+        "select column_name from information_schema.columns"
+        f" where table_schema = '{flow.target.schema}' and table_name = 'items' order by ordinal_position"
+    )
+    return [row[0] for row in rows]
+
+
+def test_new_column_error(drifted: Flow) -> None:
+    drifted.source.execute("alter table items add column extra int default 7")
+    with pytest.raises(PlanRefused, match="extra"):
+        drifted.run(mode="merge")
+    assert columns(drifted) == ["id", "name"]
+
+
+def test_new_column_evolve(drifted: Flow) -> None:
+    drifted.source.execute("alter table items add column extra int default 7", "insert into items values (2, 'b', 8)")
+    planned = drifted.plan(mode="merge", on_drift="evolve")
+    assert planned.changes
+    drifted.run(mode="merge", on_drift="evolve")
+    assert drifted.target.query(f"select id, extra from {drifted.target.schema}.items order by 1") == [(1, 7), (2, 8)]
+
+
+def test_new_column_ignore(drifted: Flow) -> None:
+    drifted.source.execute("alter table items add column extra int default 7", "insert into items values (2, 'b', 8)")
+    drifted.run(mode="merge", on_drift="ignore")
+    assert columns(drifted) == ["id", "name"]
+
+
+def test_strict_schema_refuses_new_columns_and_widening(drifted: Flow) -> None:
+    drifted.source.execute("alter table items add column extra int")
+    with pytest.raises(PlanRefused, match="strict_schema"):
+        drifted.run(mode="merge", on_drift="evolve", strict_schema=True)
+
+
+def test_column_gone_error_and_ignore(drifted: Flow) -> None:
+    drifted.source.execute("alter table items drop column name", "insert into items values (2)")
+    with pytest.raises(PlanRefused, match="name was loaded before and is gone"):
+        drifted.run(mode="merge")
+    drifted.run(mode="merge", on_drift="ignore")
+    assert drifted.target.query(f"select id, name from {drifted.target.schema}.items order by 1") == [
+        (1, "a"),
+        (2, None),
+    ]
+
+
+def test_target_only_column_is_kept(drifted: Flow) -> None:
+    drifted.target.execute(f"alter table {drifted.target.schema}.items add column note varchar")
+    drifted.target.execute(f"update {drifted.target.schema}.items set note = 'mine'")
+    drifted.source.execute("update items set name = 'b'")
+    drifted.run(mode="merge")
+    assert drifted.target.query(f"select id, name, note from {drifted.target.schema}.items") == [(1, "b", "mine")]
+
+
+def test_wider_source_type(drifted: Flow) -> None:
+    drifted.source.execute(
+        "alter table items alter column id type bigint", "insert into items values (5000000000, 'big')"
+    )
+    with pytest.raises(PlanRefused, match="id"):
+        drifted.run(mode="merge")
+    drifted.run(mode="merge", on_drift="evolve")
+    assert drifted.target.query(f"select max(id) from {drifted.target.schema}.items") == [(5000000000,)]
+
+
+def test_narrower_source_type_goes_into_the_wider_column(flow: Flow) -> None:
+    flow.source.execute("create table items (id int primary key)", "insert into items values (1)")
+    flow.target.execute(f"create table {flow.target.schema}.items (id bigint)")
+    assert flow.plan(mode="merge").columns[0].verdict == "widened"
+    flow.run(mode="merge")
+    assert flow.target.query(f"select id from {flow.target.schema}.items") == [(1,)]
+
+
+def test_incompatible_type_is_refused_with_a_cast_that_would_do(flow: Flow) -> None:
+    flow.source.execute(
+        "create table items (id int primary key, v text)", "insert into items values (1, '12'), (2, 'x')"
+    )
+    flow.target.execute(f"create table {flow.target.schema}.items (id int, v int)")
+    with pytest.raises(PlanRefused, match="column v") as caught:
+        flow.run(mode="merge")
+    assert "columns.v" in caught.value.remedy
+
+
+def test_not_null_of_an_existing_target_is_checked_with_the_key(flow: Flow) -> None:
+    flow.source.execute(
+        "create table items (id int primary key, v text)", "insert into items values (1, 'a'), (2, null)"
+    )
+    flow.target.execute(f"create table {flow.target.schema}.items (id int, v varchar not null)")
+    with pytest.raises(Exception, match="column v of the target takes no NULL") as caught:
+        flow.run(mode="merge")
+    assert "2" in caught.value.keys[0]  # type: ignore[attr-defined]
+
+
+def test_evolve_under_incremental_says_that_old_rows_stay_null(flow: Flow) -> None:
+    flow.source.execute("create table items (id int primary key)", "insert into items select generate_series(1, 3)")
+    flow.run(mode="merge", incremental="id", lag="0")
+    flow.source.execute("alter table items add column extra int default 1", "insert into items values (4, 2)")
+    planned = flow.plan(mode="merge", incremental="id", lag="0", on_drift="evolve")
+    assert any("--full-refresh" in note for note in planned.notes)
+    flow.run(mode="merge", incremental="id", lag="0", on_drift="evolve")
+    assert flow.target.query(f"select id, extra from {flow.target.schema}.items order by 1") == [
+        (1, None),
+        (2, None),
+        (3, None),
+        (4, 2),
+    ]

@@ -1,0 +1,56 @@
+"""A whole run in one process without a JVM: partitions are read and staged one after the other.
+
+Started by the fault tests as `python -m tests.faults.bare FILE`, FILE being JSON with the
+connections and the pipeline, so that it can be killed at any failpoint in about a second.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+
+from penstock.backends.base import Partition, Receipt, Sink
+from penstock.errors import PenstockError
+from penstock.project import Project
+from penstock.project.model import Pipeline
+from penstock.run.pipeline import run
+from penstock.run.prepare import Prepared
+from penstock.state import open_store
+
+
+def stage_here(
+    project: Project, prepared: Prepared, sink: Sink, on_progress: Callable[[int, int], None]
+) -> list[Receipt]:
+    receipts = []
+    for part, partition in enumerate(prepared.split.partitions):
+        receipts.append(sink.write(part, _renamed(partition, dict(prepared.wires()))))
+        on_progress(sum(r.rows for r in receipts), 0)
+    return receipts
+
+
+def _renamed(partition: Partition, wires: dict[str, Any]) -> Iterator[pa.RecordBatch]:
+    for batch in partition.read():
+        yield batch.rename_columns([wires[name].name for name in batch.schema.names])
+
+
+def main() -> int:
+    spec = json.loads(Path(sys.argv[1]).read_text())
+    pipeline = Pipeline.model_validate(spec["pipeline"])
+    project = Project.from_objects(Path(spec["root"]), connections=spec["connections"], pipelines=[pipeline])
+    store = open_store(Path(spec["root"]) / "state.db")
+    try:
+        records = run(project, pipeline, store, stage=stage_here)
+    except PenstockError as error:
+        print(json.dumps(error.to_record()), file=sys.stderr)
+        return 1
+    print(json.dumps({"rows": records[-1].rows, "inserted": records[-1].inserted}))
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

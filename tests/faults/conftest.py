@@ -1,0 +1,5 @@
+"""The fault suite uses the harnesses of the conformance suite."""
+
+from tests.conformance.conftest import harness
+
+__all__ = ["harness"]
