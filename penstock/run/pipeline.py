@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import socket
 import time
 import uuid
 from collections.abc import Callable, Iterable
@@ -22,6 +21,7 @@ from penstock.project.model import Pipeline, Project
 from penstock.run.prepare import Prepared, prepare, source_tables
 from penstock.run.records import ColumnPlan, Finding, Phase, PipelinePlan, ProgressEvent, RunOptions
 from penstock.state import RunRecord, Store
+from penstock.state.base import Figures
 
 ATTEMPTS = 3  # of a run whose error is transient; each attempt stages anew
 BACKOFF_SECONDS = 1.0
@@ -150,21 +150,36 @@ class _Attempt:
     def go(self) -> RunRecord:
         record = self._record()
         self.tell("plan")
-        if not self.options.dry_run:
-            self.store.start_run(record)
+        if self.options.dry_run:
+            with closing(self._prepare()) as prepared:
+                prepared.planned.require(self.pipeline.place)
+                record = replace(record, state="done", finished_at=datetime.now(UTC), **_figures(prepared))
+            self.tell("done")
+            return record
+        self.store.start_run(record)
+        figures: Figures = {}
         try:
-            record = self._carry_out(record)
+            with closing(self._prepare()) as prepared:
+                figures = _figures(prepared)
+                prepared.planned.require(self.pipeline.place)
+                result, size = self._load(prepared)
         except BaseException as error:
-            if not self.options.dry_run:
-                self.store.finish_run(_failed(record, error))
+            stopped = isinstance(error, (KeyboardInterrupt, Cancelled, SystemExit))
+            known = error if isinstance(error, PenstockError) else {"error": type(error).__name__, "what": ""}
+            self.store.finish_run(self.run.run_id, "cancelled" if stopped else "failed", error=known, **figures)
             raise
-        if not self.options.dry_run:
-            # If we died here: the load is committed and the history says "running"; the next start
-            # marks it interrupted, and the target's own `_penstock.loads` has the truth.
-            failpoint("run.finish")
-            self.store.finish_run(record)
-        self.tell("done", record.rows)
-        return record
+        # If we died here: the load is committed and the history says "running"; the next start
+        # marks it interrupted, and the target's own `_penstock.loads` has the truth.
+        failpoint("run.finish")
+        figures |= {
+            "rows": result.rows,
+            "inserted": result.inserted,
+            "updated": result.updated,
+            "deleted": result.deleted,
+            "bytes": size,
+        }
+        self.tell("done", result.rows, size)
+        return self.store.finish_run(self.run.run_id, "done", **figures)
 
     def tell(self, phase: Phase, rows: int = 0, size: int = 0) -> None:
         seconds = time.monotonic() - self.started
@@ -172,45 +187,20 @@ class _Attempt:
 
     def _record(self) -> RunRecord:
         return RunRecord(
-            run_id=self.run.run_id,
-            pipeline=self.pipeline.name,
-            state="running",
-            started_at=datetime.now(UTC),
+            self.run.run_id,
+            self.pipeline.name,
             mode=self.pipeline.mode,
             source=f"{self.pipeline.source}.{self.table}" if self.table else self.pipeline.source,
             target=f"{self.pipeline.target_connection}.{self.pipeline.target_table(self.table)}",
-            host=socket.gethostname(),
-            pid=os.getpid(),
         )
 
-    def _carry_out(self, record: RunRecord) -> RunRecord:
+    def _prepare(self) -> Prepared:
         if self.stage is stage_with_spark and self._needs_spark():
             from penstock.engine import session
 
+            # The JVM starts while both ends are opened and planned.
             session.prewarm(self.project.spark, self.project.root)
-        prepared = prepare(self.project, self.pipeline, self.table, self.run, self.options, self.as_text)
-        with closing(prepared):
-            planned = prepared.plan()
-            record = replace(
-                record,
-                path=prepared.path,
-                partitions=len(prepared.split.partitions),
-                plan=json.dumps(planned.to_record()),
-            )
-            prepared.planned.require(self.pipeline.place)
-            if self.options.dry_run:
-                return replace(record, state="done", finished_at=datetime.now(UTC))
-            result, size = self._load(prepared)
-        return replace(
-            record,
-            state="done",
-            finished_at=datetime.now(UTC),
-            rows=result.rows,
-            inserted=result.inserted,
-            updated=result.updated,
-            deleted=result.deleted,
-            bytes=size,
-        )
+        return prepare(self.project, self.pipeline, self.table, self.run, self.options, self.as_text)
 
     def _needs_spark(self) -> bool:
         if self.pipeline.transform is not None or self.pipeline.transform_function is not None:
@@ -262,16 +252,12 @@ def _final(error: BeyondArrow, prepared: Prepared) -> DataError:
     )
 
 
-def _failed(record: RunRecord, error: BaseException) -> RunRecord:
-    stopped = isinstance(error, (KeyboardInterrupt, Cancelled, SystemExit))
-    known = error.to_record() if isinstance(error, PenstockError) else {"error": type(error).__name__, "what": ""}
-    known.pop("keys", None)  # keys are for the user's own screen
-    return replace(
-        record,
-        state="cancelled" if stopped else "failed",
-        finished_at=datetime.now(UTC),
-        error=json.dumps(known),
-    )
+def _figures(prepared: Prepared) -> Figures:
+    return {
+        "path": prepared.path,
+        "partitions": len(prepared.split.partitions),
+        "plan": json.dumps(prepared.plan().to_record()),
+    }
 
 
 def _context(project: Project, pipeline: Pipeline) -> RunContext:

@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.backends.base import (
     Backend,
-    Column,
     ConnectionConfig,
     Cursor,
     ReadRequest,
@@ -29,7 +28,7 @@ from penstock.errors import PlanRefused, Unsupported
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
 from penstock.project.model import Pipeline, Project
 from penstock.run.records import ColumnPlan, PipelinePlan, RunOptions
-from penstock.schema import Schema, TableName
+from penstock.schema import Column, Schema, TableName
 
 if TYPE_CHECKING:
     from penstock.engine.transform import TransformPlan
@@ -181,7 +180,7 @@ def prepare(
         target_table = target.qualify(pipeline.target_table(table))
         window = _window(pipeline, source, target, target_table, options)
         transform = None
-        want = pipeline.parallel or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
+        want = pipeline.parallel or project.spark.parallel or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
         split: Split | None = None
         loaded = schema
         if path == "spark":
