@@ -1,0 +1,156 @@
+"""Pipelines and connections written in Python; collected when the project is loaded.
+
+Decorating only notes what was said and where. Nothing is checked, connected or run here: the
+loader checks Python and TOML by the same rules.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from types import FrameType
+from typing import Any, ClassVar, TypeVar, overload
+
+C = TypeVar("C", bound="type[ConnectionClass]")
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """Where an object was defined."""
+
+    module: str
+    file: str
+    line: int
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectionHandle:
+    """A connection defined in Python. Its repr shows no option's value."""
+
+    name: str
+    origin: Origin = field(repr=False)
+    options: Mapping[str, Any] = field(repr=False)
+
+
+class PipelineFunction:
+    """A pipeline defined by a function that returns its query; also the function itself."""
+
+    def __init__(self, function: Callable[[], str | None], name: str, options: Mapping[str, Any]) -> None:
+        self.function = function
+        self.name = name
+        self.options = dict(options)
+        self.transform_function: Callable[..., Any] | None = None
+        code = function.__code__
+        self.origin = Origin(function.__module__, code.co_filename, code.co_firstlineno)
+
+    def __call__(self) -> str | None:
+        return self.function()
+
+    def __repr__(self) -> str:
+        return f"<pipeline {self.name!r}>"
+
+    def transform(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Attach a function from a Spark DataFrame to a Spark DataFrame."""
+        self.transform_function = function
+        return function
+
+
+class ConnectionClass:
+    """Base of the classes that `@connection` takes: their attributes are the options."""
+
+    type: ClassVar[str] = ""
+
+
+class Postgres(ConnectionClass):
+    type = "postgres"
+
+
+class DuckDB(ConnectionClass):
+    type = "duckdb"
+
+
+@dataclass(slots=True)
+class Registered:
+    """All that was decorated in this process, in order."""
+
+    connections: list[ConnectionHandle] = field(default_factory=list)
+    pipelines: list[PipelineFunction] = field(default_factory=list)
+
+
+registered = Registered()
+
+
+def pipeline(
+    *, source: Any, target: Any, mode: str, name: str | None = None, **options: Any
+) -> Callable[[Callable[[], str | None]], PipelineFunction]:
+    """Make a function that returns a query (or, with `table` or `tables`, nothing) a pipeline."""
+
+    def decorate(function: Callable[[], str | None]) -> PipelineFunction:
+        given = {"source": _name_of(source), "target": target, "mode": mode, **options}
+        made = PipelineFunction(function, name or function.__name__, given)
+        _replace(registered.pipelines, made)
+        return made
+
+    return decorate
+
+
+def connect(name: str, *, type: str, **options: Any) -> ConnectionHandle:  # noqa: A002  the key's name in TOML
+    """Define a connection by keyword arguments."""
+    made = ConnectionHandle(name, _caller(sys._getframe(1)), {"type": type, **options})
+    _replace(registered.connections, made)
+    return made
+
+
+@overload
+def connection(cls: C, /) -> C: ...
+@overload
+def connection(*, name: str) -> Callable[[C], C]: ...
+def connection(cls: C | None = None, /, *, name: str | None = None) -> C | Callable[[C], C]:
+    """Define a connection by a class; `@connection` or `@connection(name="shop")`."""
+    origin = _caller(sys._getframe(1))
+
+    def decorate(decorated: C) -> C:
+        made = ConnectionHandle(name or decorated.__name__, origin, _options(decorated))
+        decorated.__penstock_connection__ = made.name  # type: ignore[attr-defined]  # read by `_name_of`
+        _replace(registered.connections, made)
+        return decorated
+
+    return decorate if cls is None else decorate(cls)
+
+
+def _options(cls: type[ConnectionClass]) -> dict[str, Any]:
+    options: dict[str, Any] = {}
+    for base in reversed(cls.__mro__):
+        if issubclass(base, ConnectionClass):
+            options.update({k: v for k, v in vars(base).items() if not k.startswith("_")})
+    return options
+
+
+def _name_of(source: Any) -> Any:
+    if isinstance(source, ConnectionHandle):
+        return source.name
+    return getattr(source, "__penstock_connection__", source)
+
+
+def _caller(frame: FrameType) -> Origin:
+    return Origin(frame.f_globals.get("__name__", ""), frame.f_code.co_filename, frame.f_lineno)
+
+
+def _replace(items: list[Any], made: Any) -> None:
+    """Note an object; one of the same name and module goes, as when a notebook's cell runs again.
+
+    Two definitions of one name in one run of a module are told by their lines, so they both stay.
+    """
+    again = [
+        item
+        for item in items
+        if item.name == made.name and item.origin.file == made.origin.file and item.origin.line == made.origin.line
+    ]
+    notebook = made.origin.module == "__main__"
+    items[:] = [
+        item
+        for item in items
+        if item not in again and not (notebook and item.name == made.name and item.origin.module == "__main__")
+    ]
+    items.append(made)

@@ -1,0 +1,275 @@
+"""Finds and loads a project: `penstock.toml`, the environment and the modules it names.
+
+Everything that can be told without a driver or a server is checked here, and all findings are
+raised together. What a connection's options hold is checked when it is first used, or by
+`Project.check()`.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from penstock.errors import ConfigError, PenstockError
+from penstock.project import discover, toml
+from penstock.project.build import RawPipeline, build_pipeline, build_section, check_pipeline
+from penstock.project.connections import Connections, Definition, Sources
+from penstock.project.decorators import PipelineFunction, Registered
+from penstock.project.findings import raise_all, unknown_key
+from penstock.project.model import Pipeline, Project, ProjectSection, SparkConfig, StateConfig
+from penstock.project.toml import Document, KeyPath
+
+if TYPE_CHECKING:
+    from penstock.backends.base import ConnectionConfig
+
+FILE = "penstock.toml"
+USER_FILE = Path("penstock") / "connections.toml"
+SECTIONS = ("project", "connections", "pipelines", "spark", "state")
+
+
+def load(path: Path | str | None = None) -> Project:
+    """The project at `path` (a folder or a file), or the one around the working directory."""
+    file = _find(None if path is None else Path(path))
+    root = (Path.cwd() if file is None else file.parent).resolve()
+    document = Document("Python", {}) if file is None else toml.read(file)
+    return _assemble(root, document, os.environ, needs_objects=file is None)
+
+
+def from_objects(
+    root: Path,
+    connections: Mapping[str, ConnectionConfig | Mapping[str, Any]],
+    pipelines: Sequence[Pipeline | Mapping[str, Any]],
+    spark: SparkConfig,
+    state: StateConfig,
+) -> Project:
+    """See `Project.from_objects`."""
+    known = _given_connections(root, connections)
+    raw = [_raw_object(given) for given in pipelines if isinstance(given, Mapping)]
+    made, findings = _pipelines(raw, known, os.environ)
+    for given in pipelines:
+        if isinstance(given, Pipeline):
+            findings += check_pipeline(given, known, lambda _, p=given: p.place or f"pipeline {p.name!r}")  # type: ignore[misc]  # mypy does not infer defaults of lambdas
+            made[given.name] = given
+    raise_all(findings)
+    return Project(root, known, made, spark, state)
+
+
+def _find(path: Path | None) -> Path | None:
+    """The project file; None if there is none and only Python objects can make the project."""
+    if path is not None:
+        file = path / FILE if path.is_dir() else path
+        if not file.exists():
+            raise ConfigError(f"there is no project at {toml.shown(file)}", remedy="name a folder that holds one")
+        return file
+    here = Path.cwd()
+    for folder in (here, *here.parents):
+        if (folder / FILE).is_file():
+            return folder / FILE
+    return None
+
+
+def _assemble(root: Path, document: Document, environment: Mapping[str, str], *, needs_objects: bool) -> Project:
+    content = document.content
+    findings: list[PenstockError] = [
+        unknown_key(key, SECTIONS, document.file, document.place((key,))) for key in content if key not in SECTIONS
+    ]
+    section, errors = _section(ProjectSection, "project", document, environment)
+    findings += errors
+    spark, errors = _section(SparkConfig, "spark", document, environment)
+    findings += errors
+    state, errors = _section(StateConfig, "state", document, environment)
+    findings += errors
+    findings += discover.import_modules(root, section.modules, document.place(("project", "modules")))
+    objects = discover.collect(root, section.modules)
+    if needs_objects and not objects.pipelines and not objects.connections:
+        raise _no_project()
+    raw, errors = _raw_pipelines(root, document, objects)
+    findings += errors
+    connections, errors = _connections(root, document, objects, raw, environment)
+    findings += errors
+    findings += connections.type_problems()
+    pipelines, errors = _pipelines(raw, connections, environment)
+    findings += errors
+    raise_all(findings)
+    return Project(root, connections, pipelines, spark, state)
+
+
+def _no_project() -> ConfigError:
+    return ConfigError(
+        "no project found",
+        why=f"no {FILE} in {Path.cwd()} or above",
+        remedy=f"go to the project's folder, or start one: create {FILE} with a [connections.NAME] and a"
+        " [pipelines.NAME]; `penstock demo` shows a working one",
+    )
+
+
+def _section(model: Any, name: str, document: Document, environment: Mapping[str, str]) -> tuple[Any, Any]:
+    return build_section(
+        model, document.content.get(name, {}), name, environment, lambda path: document.place((name, *path))
+    )
+
+
+# ---------------------------------------------------------------- connections
+
+
+def _connections(
+    root: Path, document: Document, objects: Registered, raw: Sequence[RawPipeline], environment: Mapping[str, str]
+) -> tuple[Connections, list[PenstockError]]:
+    written, findings = _definitions(document)
+    user_file = _user_file(environment)
+    user: dict[str, Definition] = {}
+    if user_file.is_file():
+        user_document = toml.read(user_file)
+        findings += [
+            unknown_key(key, ("connections",), user_document.file, user_document.place((key,)))
+            for key in user_document.content
+            if key != "connections"
+        ]
+        user, errors = _definitions(user_document)
+        findings += errors
+    python: dict[str, Definition] = {}
+    for handle in objects.connections:
+        place = discover.place_of(handle.origin)
+        earlier = python.get(handle.name) or written.get(handle.name)
+        if earlier is not None:
+            findings.append(_twice("connection", handle.name, earlier.place, place))
+        python[handle.name] = Definition(handle.name, place, handle.options)
+    mentioned = frozenset(name for pipeline in raw for name in _mentioned(pipeline.options))
+    files = (document.file, str(user_file))
+    return Connections(Sources(root, python, written, user, environment, files, mentioned)), findings
+
+
+def _definitions(document: Document) -> tuple[dict[str, Definition], list[PenstockError]]:
+    tables = document.content.get("connections", {})
+    found: dict[str, Definition] = {}
+    findings: list[PenstockError] = []
+    for name, options in _tables(tables, "connections", document, findings).items():
+        path: KeyPath = ("connections", name)
+        places = {key: document.place((*path, key)) for key in options}
+        found[name] = Definition(name, document.place(path), options, places)
+    return found, findings
+
+
+def _tables(
+    tables: Any, section: str, document: Document, findings: list[PenstockError]
+) -> dict[str, Mapping[str, Any]]:
+    """The named tables of a section; what is not a table is told and left out."""
+    if not isinstance(tables, Mapping):
+        findings.append(
+            ConfigError(f"{section} must hold tables", remedy=f"[{section}.NAME]", place=document.place((section,)))
+        )
+        return {}
+    for name in [name for name, options in tables.items() if not isinstance(options, Mapping)]:
+        findings.append(
+            ConfigError(
+                f"{section}.{name} must be a table", remedy=f"[{section}.{name}]", place=document.place((section, name))
+            )
+        )
+    return {name: options for name, options in tables.items() if isinstance(options, Mapping)}
+
+
+def _user_file(environment: Mapping[str, str]) -> Path:
+    base = environment.get("XDG_CONFIG_HOME")
+    return (Path(base) if base else Path.home() / ".config") / USER_FILE
+
+
+def _mentioned(options: Mapping[str, Any]) -> list[str]:
+    """The connection names a pipeline speaks of, as far as they can be read already."""
+    target = options.get("target")
+    names = [options.get("source"), target.get("connection") if isinstance(target, Mapping) else None]
+    if isinstance(target, str):
+        from penstock.schema.names import split_name
+
+        try:
+            names.append(split_name(target)[0])
+        except ConfigError:  # told when the pipeline is built
+            return [name for name in names if isinstance(name, str)]
+    return [name for name in names if isinstance(name, str)]
+
+
+def _given_connections(root: Path, connections: Mapping[str, ConnectionConfig | Mapping[str, Any]]) -> Connections:
+    options = {
+        name: Definition(name, "Python", dict(given))
+        for name, given in connections.items()
+        if isinstance(given, Mapping)
+    }
+    configs = {name: given for name, given in connections.items() if not isinstance(given, Mapping)}
+    return Connections.of(root, options, configs)
+
+
+# ---------------------------------------------------------------- pipelines
+
+
+def _raw_pipelines(
+    root: Path, document: Document, objects: Registered
+) -> tuple[list[RawPipeline], list[PenstockError]]:
+    findings: list[PenstockError] = []
+    raw: dict[str, RawPipeline] = {}
+    for name, options in _tables(document.content.get("pipelines", {}), "pipelines", document, findings).items():
+        raw[name] = RawPipeline(name, options, _placed(document, ("pipelines", name)))
+    for function in objects.pipelines:
+        place = discover.place_of(function.origin)
+        if function.name in raw:
+            findings.append(_twice("pipeline", function.name, raw[function.name].place(()), place))
+            continue
+        options, error = _options_of(root, function, place)
+        if error is not None:
+            findings.append(error)
+        raw[function.name] = RawPipeline(function.name, options, lambda _, p=place: p, function.transform_function)  # type: ignore[misc]  # mypy does not infer defaults of lambdas
+    return list(raw.values()), findings
+
+
+def _placed(document: Document, head: KeyPath) -> Callable[[KeyPath], str]:
+    return lambda path: document.place((*head, *path))
+
+
+def _options_of(root: Path, function: PipelineFunction, place: str) -> tuple[dict[str, Any], ConfigError | None]:
+    """The decorator's arguments, and the query that the function returns."""
+    options = dict(function.options)
+    try:
+        query = function()
+    except Exception as error:  # noqa: BLE001  whatever a user's function raises is their message
+        why = f"{type(error).__name__}: {error}"
+        where = discover.failure_place(root, error, place)
+        return options | {"query": "?"}, ConfigError(
+            f"pipeline {function.name!r} failed to give its query", why=why, place=where
+        )
+    if isinstance(query, str):
+        # SQL made by Python is final: `${…}` in it is not a reference.
+        options["query"] = query.replace("${", "$${")
+    elif query is not None or not (options.get("table") or options.get("tables")):
+        error_ = ConfigError(
+            f"pipeline {function.name!r} must return its query as text",
+            why=f"it returned {type(query).__name__}",
+            place=place,
+        )
+        return options | {"query": "?"}, error_
+    return options, None
+
+
+def _raw_object(given: Mapping[str, Any]) -> RawPipeline:
+    options = dict(given)
+    name, place = str(options.pop("name", "")), str(options.pop("place", ""))
+    function = options.pop("transform_function", None)
+    return RawPipeline(name, options, lambda _: place or f"pipeline {name!r}", function)
+
+
+def _pipelines(
+    raw: Sequence[RawPipeline], connections: Connections, environment: Mapping[str, str]
+) -> tuple[dict[str, Pipeline], list[PenstockError]]:
+    made: dict[str, Pipeline] = {}
+    findings: list[PenstockError] = []
+    for given in raw:
+        pipeline, errors = build_pipeline(given, connections, environment)
+        findings += errors
+        if pipeline is not None:
+            made[given.name] = pipeline
+    return made, findings
+
+
+def _twice(kind: str, name: str, first: str, second: str) -> ConfigError:
+    return ConfigError(
+        f"{kind} {name!r} is defined twice", why=f"in {first} and in {second}", remedy="rename one", place=second
+    )

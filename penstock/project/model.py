@@ -1,0 +1,284 @@
+"""What a project is made of: pipelines, Spark, state. The shape of `penstock.toml`.
+
+The models check one field at a time; what fields must hold together is in `rules.py`, so that a
+loader can tell all findings at once. Nothing here opens a connection or imports a driver.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from penstock.errors import ConfigError
+from penstock.project.connections import Connections
+from penstock.project.findings import raise_all, suggestion
+from penstock.schema.names import TableName, split_name
+
+if TYPE_CHECKING:
+    from penstock.backends.base import ConnectionConfig
+
+Mode = Literal["append", "truncate", "merge", "scd2"]
+Deletes = Literal["none", "hard", "soft", "close"]
+
+MODES = ("append", "truncate", "merge", "scd2")
+MODE_ALIASES = {"scd1": "merge"}
+
+# A vanished row is often a source that could not be read in full: nothing is deleted unasked.
+DEFAULT_DELETES: Deletes = "none"
+# More than half of a table gone at once is rather a broken extract than a busy day.
+DEFAULT_MAX_DELETE_RATIO = 0.5
+# A row without a cursor value would be read never, or every time: the user says which.
+DEFAULT_ON_NULL_CURSOR: Literal["error", "include", "skip"] = "error"
+# A changed source is looked at by a person before a target changes.
+DEFAULT_ON_DRIFT: Literal["error", "evolve", "ignore"] = "error"
+# TRUNCATE shows an empty table to readers whose snapshot is older; DELETE does not.
+DEFAULT_TRUNCATE_WITH: Literal["delete", "truncate"] = "delete"
+# All cores of this machine.
+DEFAULT_MASTER = "local[*]"
+# The data stays in the Python workers; the JVM needs room for planning and shuffles only.
+DEFAULT_DRIVER_MEMORY = "1g"
+# Spark's own 200 are mostly empty tasks on one machine.
+DEFAULT_SHUFFLE_PARTITIONS = 8
+# Beside the project, out of version control.
+DEFAULT_STATE_PATH = Path(".penstock/state.db")
+
+LAG = re.compile(r"\d+(us|ms|s|m|h|d)?")
+PLACEHOLDER = re.compile(r"\{(table|schema)\}")
+
+
+class Model(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+
+
+class ColumnOption(Model):
+    """What a pipeline does with one column; `columns.price = "decimal(38,9)"` is short for its type."""
+
+    type: str | None = Field(None, min_length=1, description="the target's type, or text")
+    rename: str | None = Field(None, min_length=1, description="the column's name in the target")
+    nan: Literal["null", "error"] = Field("error", description="what NaN becomes where the type has none")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        return {"type": value} if isinstance(value, str) else value
+
+
+class TargetName(Model):
+    """Where a pipeline loads to. Parts may hold `{table}` and `{schema}` of the source table."""
+
+    connection: str = Field(min_length=1)
+    schema_: str | None = Field(None, alias="schema", min_length=1)
+    table: str = Field(min_length=1)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _parse(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            parts = split_name(value)
+        except ConfigError as error:
+            raise ValueError(f"{error.what}, {error.why}") from error
+        if len(parts) not in (2, 3):
+            raise ValueError("a target is connection.table or connection.schema.table")
+        return {"connection": parts[0], "schema": parts[1] if len(parts) == 3 else None, "table": parts[-1]}
+
+    @property
+    def name(self) -> TableName:
+        return TableName(self.schema_, self.table)
+
+    @property
+    def placeholders(self) -> frozenset[str]:
+        return frozenset(PLACEHOLDER.findall(f"{self.schema_ or ''} {self.table}"))
+
+    def __str__(self) -> str:
+        return f"{TableName(None, self.connection)}.{self.name}"
+
+
+class Pipeline(Model):
+    """A batch job: a table, tables or a query of one connection into a table of another."""
+
+    name: str
+    place: str = ""  # file:line where it was defined
+
+    source: str = Field(min_length=1, description="the connection to read from")
+    table: str | None = Field(None, min_length=1, description="the table to read")
+    query: str | None = Field(None, min_length=1, description="or the query to run on the source")
+    tables: tuple[str, ...] = Field((), description='or many tables: ["public.*", "!public.audit_*"]')
+    target: TargetName = Field(description="connection.schema.table, or {connection, schema, table}")
+    mode: Mode = Field(description="append, truncate, merge (or scd1) or scd2")
+    keys: tuple[str, ...] = Field((), description="what makes a row unique; the primary key of a source table")
+    deletes: Deletes = Field(DEFAULT_DELETES, description="what happens to rows that vanished from the source")
+    delete_scope: str | None = Field(None, min_length=1, description="SQL on the target: only these rows may go")
+    allow_empty: bool = Field(False, description="an empty source may empty the target")
+    max_delete_ratio: float = Field(DEFAULT_MAX_DELETE_RATIO, ge=0, le=1, description="more deletes than this stop")
+    order_by: str | None = Field(None, min_length=1, description='which of two equal keys wins: "updated_at desc"')
+    track: tuple[str, ...] = Field((), description="scd2: only changes of these columns make a version")
+    ignore: tuple[str, ...] = Field((), description="scd2: changes of these columns make no version")
+    incremental: str | None = Field(None, min_length=1, description="the cursor column: read what is new by it")
+    lag: str | None = Field(None, description='how far the window stays behind: "5m", or units of an integer')
+    cursor_timezone: str | None = Field(None, min_length=1, description="the zone of a cursor that has none")
+    on_null_cursor: Literal["error", "include", "skip"] = DEFAULT_ON_NULL_CURSOR
+    columns: dict[str, ColumnOption] = Field(default_factory=dict, description="per column: type, rename, nan")
+    transform: str | None = Field(None, min_length=1, description="Spark SQL over the view `source`")
+    transform_function: Callable[..., Any] | None = Field(None, repr=False)  # from the decorator only
+    transforms_pre: tuple[str, ...] = Field((), description="SQL on the target before the load, in its transaction")
+    transforms_post: tuple[str, ...] = Field((), description="SQL on the target after it, in the same transaction")
+    on_drift: Literal["error", "evolve", "ignore"] = DEFAULT_ON_DRIFT
+    strict_schema: bool = Field(False, description="also refuse extra source columns and widening")
+    truncate_with: Literal["delete", "truncate"] = DEFAULT_TRUNCATE_WITH
+    reset_sequences: bool = Field(False, description="move the target's sequences past what was loaded")
+    partition_on: str | None = Field(None, min_length=1, description="a column to split a query by")
+    parallel: int | None = Field(None, ge=1, description="partitions wanted; as many as Spark has cores")
+    path: Literal["native", "fused", "spark"] | None = Field(None, description="force one, or be told why not")
+    tags: tuple[str, ...] = Field((), description="for --select tag:x")
+    show_keys: bool = Field(True, description="show key values in errors on the terminal")
+    schedule: str | None = Field(None, min_length=1, description="cron expression")
+
+    @field_validator("mode", mode="before")
+    @classmethod
+    def _alias(cls, value: Any) -> Any:
+        return MODE_ALIASES.get(value, value) if isinstance(value, str) else value
+
+    @field_validator("lag", mode="before")
+    @classmethod
+    def _lag(cls, value: Any) -> Any:
+        if isinstance(value, int) and not isinstance(value, bool):
+            value = str(value)
+        if isinstance(value, str) and not LAG.fullmatch(value):
+            raise ValueError('a lag is a number with us, ms, s, m, h or d ("5m"), or a plain one for integers')
+        return value
+
+    @property
+    def target_connection(self) -> str:
+        return self.target.connection
+
+    def target_table(self, table_name: str | TableName | None = None) -> TableName:
+        """The target of one source table: the placeholders filled in from its name."""
+        chosen = table_name if table_name is not None else self.table
+        if not self.target.placeholders:
+            return self.target.name
+        if chosen is None:
+            raise ConfigError(f"pipeline {self.name!r} has a target for each table, and no table is named")
+        source = TableName.parse(chosen) if isinstance(chosen, str) else chosen
+        if source.schema is None and "schema" in self.target.placeholders:
+            raise ConfigError(
+                f"the target of pipeline {self.name!r} asks for a schema that {source} does not name",
+                remedy="name the table as schema.table, or take {schema} out of the target",
+                place=self.place,
+            )
+        values = {"table": source.table, "schema": source.schema or ""}
+
+        def fill(part: str) -> str:
+            return PLACEHOLDER.sub(lambda found: values[found[1]], part)
+
+        schema = self.target.schema_
+        return TableName(None if schema is None else fill(schema), fill(self.target.table))
+
+
+# Set by the loader and the decorator, never by a key in the file.
+INTERNAL_FIELDS = frozenset({"name", "place", "transform_function"})
+PIPELINE_KEYS = tuple(name for name in Pipeline.model_fields if name not in INTERNAL_FIELDS)
+LIST_KEYS = frozenset({"tables", "keys", "track", "ignore", "transforms_pre", "transforms_post", "tags"})
+
+
+class SparkConfig(Model):
+    """How Spark is started or reached."""
+
+    master: str = Field(DEFAULT_MASTER, min_length=1, description="local[*], spark://…, k8s://…, yarn")
+    remote: str | None = Field(None, min_length=1, description="a Spark Connect server instead: sc://…")
+    driver_memory: str = Field(DEFAULT_DRIVER_MEMORY, pattern=r"^\d+[kmgt]b?$", description="of the JVM")
+    shuffle_partitions: int = Field(DEFAULT_SHUFFLE_PARTITIONS, ge=1)
+    parallel: int | None = Field(None, ge=1, description="partitions wanted by pipelines that do not say")
+    conf: dict[str, str] = Field(default_factory=dict, repr=False, description="any Spark setting")
+
+    @field_validator("conf", mode="before")
+    @classmethod
+    def _texts(cls, value: Any) -> Any:
+        if not isinstance(value, Mapping):
+            return value
+        return {k: str(v).lower() if isinstance(v, bool) else str(v) for k, v in _flat(value)}
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if self.remote is not None and "master" in self.model_fields_set:
+            raise ValueError("master and remote exclude each other: a Spark Connect server has its own master")
+        return self
+
+
+def _flat(settings: Mapping[str, Any], head: str = "") -> list[tuple[str, Any]]:
+    """`spark.sql.x = 1` without quotes is nested tables in TOML; Spark wants the dotted name."""
+    flat: list[tuple[str, Any]] = []
+    for key, value in settings.items():
+        flat += _flat(value, f"{head}{key}.") if isinstance(value, Mapping) else [(f"{head}{key}", value)]
+    return flat
+
+
+class StateConfig(Model):
+    """Where runs are remembered: a SQLite file by default, a Postgres for several machines."""
+
+    path: Path = DEFAULT_STATE_PATH
+    url: str | None = Field(None, min_length=1, repr=False, description="postgresql://…, memory:")
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if self.url is not None and "path" in self.model_fields_set:
+            raise ValueError("path and url exclude each other")
+        return self
+
+    def location(self, root: Path) -> str | Path:
+        """What `penstock.state.open_store` takes."""
+        return self.url if self.url is not None else root / self.path.expanduser()
+
+
+class ProjectSection(Model):
+    """The `[project]` table."""
+
+    modules: tuple[str, ...] = Field((), description="Python modules with decorated pipelines and connections")
+
+
+@dataclass(frozen=True, slots=True)
+class Project:
+    """A loaded project. Connections are built, and their drivers imported, when asked for."""
+
+    root: Path
+    connections: Connections
+    pipelines: Mapping[str, Pipeline]
+    spark: SparkConfig = field(default_factory=SparkConfig)
+    state: StateConfig = field(default_factory=StateConfig)
+
+    @staticmethod
+    def from_objects(
+        root: Path,
+        connections: Mapping[str, ConnectionConfig | Mapping[str, Any]],
+        pipelines: Sequence[Pipeline | Mapping[str, Any]] = (),
+        spark: SparkConfig | None = None,
+        state: StateConfig | None = None,
+    ) -> Project:
+        """A project without a file, for tests and notebooks; checked as one with a file."""
+        from penstock.project.load import from_objects
+
+        return from_objects(root, connections, pipelines, spark or SparkConfig(), state or StateConfig())
+
+    def connection(self, name: str) -> ConnectionConfig:
+        """The named connection; otherwise an error that says where it was looked for."""
+        return self.connections[name]
+
+    def pipeline(self, name: str) -> Pipeline:
+        if name not in self.pipelines:
+            raise ConfigError(f"there is no pipeline {name!r}", remedy=suggestion(name, self.pipelines))
+        return self.pipelines[name]
+
+    def check(self) -> None:
+        """Build every connection; raises all findings. Imports their drivers, opens none of them."""
+        raise_all(self.connections.check())
+
+    @property
+    def state_location(self) -> str | Path:
+        """What `penstock.state.open_store` takes."""
+        return self.state.location(self.root)

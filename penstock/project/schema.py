@@ -1,0 +1,61 @@
+"""The JSON Schema of `penstock.toml`, for editors and the reference."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from penstock.backends import registry
+from penstock.errors import DriverMissing
+from penstock.project.model import INTERNAL_FIELDS, MODE_ALIASES, Pipeline, ProjectSection, SparkConfig, StateConfig
+
+DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+
+def json_schema() -> dict[str, Any]:
+    """The whole file. Loads the installed backends: their options are part of it."""
+    definitions: dict[str, Any] = {}
+    pipeline = _hoisted(Pipeline.model_json_schema(by_alias=True), definitions)
+    for name in INTERNAL_FIELDS:
+        pipeline["properties"].pop(name, None)
+    pipeline["required"] = [name for name in pipeline["required"] if name not in INTERNAL_FIELDS]
+    pipeline["properties"]["mode"]["enum"] += sorted(MODE_ALIASES)
+    # The short forms that validators accept besides the tables.
+    for name in ("ColumnOption", "TargetName"):
+        definitions[name] = {"anyOf": [{"type": "string"}, definitions[name]]}
+    definitions["Pipeline"] = pipeline
+    return {
+        "$schema": DIALECT,
+        "title": "penstock.toml",
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {
+            "project": _hoisted(ProjectSection.model_json_schema(), definitions),
+            "connections": {"type": "object", "additionalProperties": _connection(definitions)},
+            "pipelines": {"type": "object", "additionalProperties": {"$ref": "#/$defs/Pipeline"}},
+            "spark": _hoisted(SparkConfig.model_json_schema(), definitions),
+            "state": _hoisted(StateConfig.model_json_schema(), definitions),
+        },
+        "$defs": definitions,
+    }
+
+
+def _connection(definitions: dict[str, Any]) -> dict[str, Any]:
+    """One alternative for each backend; of one whose driver is missing, only its type is known."""
+    alternatives = []
+    for name in registry.names():
+        try:
+            model = registry.backend(name).config
+        except DriverMissing:
+            alternatives.append({"type": "object", "required": ["type"], "properties": {"type": {"const": name}}})
+            continue
+        schema = _hoisted(model.model_json_schema(by_alias=True), definitions)
+        schema["properties"].pop("name", None)
+        schema["properties"]["type"] = {"const": name}
+        schema["required"] = sorted({*schema.get("required", []), "type"})
+        alternatives.append(schema)
+    return {"oneOf": alternatives}
+
+
+def _hoisted(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    definitions.update(schema.pop("$defs", {}))
+    return schema

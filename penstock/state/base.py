@@ -1,0 +1,169 @@
+"""What a store of runs can do, and the records it keeps.
+
+Never holds a secret, a cell's value or a key's value: errors are stored without their `keys`.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from types import TracebackType
+from typing import Any, Literal, Self, TypedDict, Unpack
+
+from penstock.errors import PenstockError, StateError
+from penstock.state.process import start_of
+
+RunState = Literal["running", "done", "failed", "cancelled", "interrupted"]
+
+DEFAULT_LIMIT = 50  # a screenful
+
+
+def now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class RunRecord:
+    """One run of one pipeline's table. `host`, `pid` and `process` tell whether it still lives."""
+
+    run_id: str
+    pipeline: str
+    kind: str = "batch"
+    state: RunState = "running"
+    started_at: datetime = field(default_factory=now)
+    finished_at: datetime | None = None
+    path: str | None = None
+    mode: str | None = None
+    source: str | None = None
+    target: str | None = None
+    rows: int | None = None
+    inserted: int | None = None
+    updated: int | None = None
+    deleted: int | None = None
+    bytes: int | None = None
+    partitions: int | None = None
+    error: Mapping[str, Any] | None = None  # as `PenstockError.to_record` gives it, without `keys`
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    process: str = field(default_factory=lambda: start_of(os.getpid()) or "")
+    plan: str | None = None  # JSON
+
+    @property
+    def seconds(self) -> float | None:
+        """How long it took, if it is known to have ended."""
+        return None if self.finished_at is None else (self.finished_at - self.started_at).total_seconds()
+
+
+class Figures(TypedDict, total=False):
+    """What a run has learnt about itself by the time it ends."""
+
+    path: str | None
+    mode: str | None
+    source: str | None
+    target: str | None
+    rows: int | None
+    inserted: int | None
+    updated: int | None
+    deleted: int | None
+    bytes: int | None
+    partitions: int | None
+    plan: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """Something worth remembering that happened in a run: a retry, a sweep, a drift."""
+
+    run_id: str
+    name: str
+    data: Mapping[str, Any] = field(default_factory=dict)  # JSON; no cell's value, no secret
+    at: datetime = field(default_factory=now)
+
+
+class Store(ABC):
+    """Runs and their events. Safe for several processes at once, where the medium is shared."""
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """Of the stored tables."""
+
+    def start_run(self, record: RunRecord) -> None:
+        """Remember a run. The same id twice is an error."""
+        self._insert(replace(record, error=without_keys(record.error)))
+
+    def finish_run(
+        self,
+        run_id: str,
+        state: RunState,
+        *,
+        error: PenstockError | Mapping[str, Any] | None = None,
+        finished_at: datetime | None = None,
+        **figures: Unpack[Figures],
+    ) -> RunRecord:
+        """Remember how a run ended, and what it moved; the record as it is now."""
+        found = self.run(run_id)
+        told = error.to_record() if isinstance(error, PenstockError) else error
+        if found is not None:
+            ended = replace(found, state=state, finished_at=finished_at or now(), error=without_keys(told), **figures)
+            if self._update(ended, only_running=False):
+                return ended
+        raise StateError(f"there is no run {run_id}", remedy="penstock runs list shows the known ones")
+
+    @abstractmethod
+    def run(self, run_id: str) -> RunRecord | None: ...
+
+    @abstractmethod
+    def runs(
+        self, pipeline: str | None = None, state: RunState | None = None, limit: int | None = DEFAULT_LIMIT
+    ) -> list[RunRecord]:
+        """The latest first."""
+
+    @abstractmethod
+    def add_event(self, event: Event) -> None: ...
+
+    @abstractmethod
+    def events(self, run_id: str) -> list[Event]:
+        """In the order they were added."""
+
+    def interrupt_dead_runs(self) -> list[RunRecord]:
+        """Mark runs of this host whose process is gone; which they were.
+
+        When they ended nobody knows, so `finished_at` stays empty. A process that was given the
+        pid of a dead one started at another time, and is not taken for it.
+        """
+        host = socket.gethostname()
+        dead = [
+            record
+            for record in self.runs(state="running", limit=None)
+            if record.host == host and start_of(record.pid) != (record.process or None)
+        ]
+        # A run that ended between the look and the mark keeps its own ending.
+        marked = [replace(record, state="interrupted") for record in dead]
+        return [record for record in marked if self._update(record, only_running=True)]
+
+    @abstractmethod
+    def close(self) -> None:
+        """Let go of connections. Safe twice."""
+
+    @abstractmethod
+    def _insert(self, record: RunRecord) -> None: ...
+
+    @abstractmethod
+    def _update(self, record: RunRecord, *, only_running: bool) -> bool:
+        """Replace a run's record; whether there was one to replace."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.close()
+
+
+def without_keys(error: Mapping[str, Any] | None) -> dict[str, Any] | None:
+    """An error's record as it may be stored: key values are for the user's own terminal."""
+    return None if error is None else {name: value for name, value in error.items() if name != "keys"}

@@ -1,0 +1,58 @@
+"""A store that lives as long as its process: for tests and notebooks."""
+
+from __future__ import annotations
+
+from threading import Lock
+
+from penstock.errors import StateError
+from penstock.state.base import DEFAULT_LIMIT, Event, RunRecord, RunState, Store
+
+VERSION = 1
+
+
+class MemoryStore(Store):
+    def __init__(self) -> None:
+        self._lock = Lock()
+        self._runs: dict[str, RunRecord] = {}
+        self._events: dict[str, list[Event]] = {}
+
+    @property
+    def version(self) -> int:
+        return VERSION
+
+    def run(self, run_id: str) -> RunRecord | None:
+        with self._lock:
+            return self._runs.get(run_id)
+
+    def runs(
+        self, pipeline: str | None = None, state: RunState | None = None, limit: int | None = DEFAULT_LIMIT
+    ) -> list[RunRecord]:
+        with self._lock:
+            found = [r for r in self._runs.values() if pipeline in (None, r.pipeline) and state in (None, r.state)]
+        found.sort(key=lambda record: (record.started_at, record.run_id), reverse=True)
+        return found[:limit]
+
+    def add_event(self, event: Event) -> None:
+        with self._lock:
+            self._events.setdefault(event.run_id, []).append(event)
+
+    def events(self, run_id: str) -> list[Event]:
+        with self._lock:
+            return list(self._events.get(run_id, ()))
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+    def _insert(self, record: RunRecord) -> None:
+        with self._lock:
+            if record.run_id in self._runs:
+                raise StateError(f"run {record.run_id} is known already")
+            self._runs[record.run_id] = record
+
+    def _update(self, record: RunRecord, *, only_running: bool) -> bool:
+        with self._lock:
+            found = self._runs.get(record.run_id)
+            if found is None or (only_running and found.state != "running"):
+                return False
+            self._runs[record.run_id] = record
+            return True
