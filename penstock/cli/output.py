@@ -9,7 +9,6 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import date, datetime, timedelta
 from enum import Enum
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,12 +21,10 @@ if TYPE_CHECKING:
 WIDTH = 100  # of output that goes nowhere near a terminal
 
 
-@cache
 def out() -> Console:
     return _console(stderr=False)
 
 
-@cache
 def err() -> Console:
     return _console(stderr=True)
 
@@ -55,6 +52,7 @@ def table(title: str, *columns: str, right: Iterable[str] = ()) -> Table:
         pad_edge=False,
         header_style="bold dim",
         show_edge=False,
+        padding=(0, 1, 0, 0),
     )
     for name in columns:
         made.add_column(name, justify="right" if name in numbers else "left", overflow="fold")

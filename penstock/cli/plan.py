@@ -38,7 +38,7 @@ def plan(
             errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
             failed = True
     view.show(plans, output)
-    if failed:
+    if failed or any(one.refusals for one in plans):
         raise typer.Exit(1)
     if diff and any(one.changes for one in plans):
         raise typer.Exit(WOULD_CHANGE)

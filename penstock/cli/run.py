@@ -160,5 +160,5 @@ def _dry_run(project: Project, chosen: list[Pipeline], options: RunOptions, outp
             errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
             failed = True
     view.show(plans, output, dry_run=True)
-    if failed:
+    if failed or any(one.refusals for one in plans):
         raise typer.Exit(1)

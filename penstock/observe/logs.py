@@ -32,6 +32,17 @@ class LineFormatter(logging.Formatter):
         return redact(" ".join(parts))
 
 
+class StderrHandler(logging.StreamHandler[Any]):
+    """Writes to whatever stderr is at the moment: a progress bar puts its own in front of it."""
+
+    def __init__(self) -> None:
+        logging.Handler.__init__(self)
+
+    @property
+    def stream(self) -> Any:
+        return sys.stderr
+
+
 class Log:
     """A logger whose events are a word or two and whose facts are fields."""
 
@@ -58,9 +69,9 @@ def setup(level: str | None = None) -> None:
     logger.propagate = False
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
-    handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(LineFormatter())
-    logger.addHandler(handler)
+    stderr = StderrHandler()
+    stderr.setFormatter(LineFormatter())
+    logger.addHandler(stderr)
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.ERROR)
 

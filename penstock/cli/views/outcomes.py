@@ -25,16 +25,17 @@ def show(outcomes: Sequence[Outcome], form: Output) -> None:
 
 
 def table(outcomes: Sequence[Outcome], title: str = "") -> Table:
-    """One line per table; the target is named where a pipeline has several."""
+    """One line per table; a pipeline of several shows the tables' names instead of its own."""
     names = [outcome.pipeline for outcome in outcomes]
     made = out.table(title, "", "pipeline", "mode", "path", *NUMBERS, right=NUMBERS)
     for outcome in outcomes:
         sign, colour = STATES.get(outcome.state, ("–", "yellow"))
-        several = names.count(outcome.pipeline) > 1 and outcome.target
+        several = names.count(outcome.pipeline) > 1
+        name = outcome.target.partition(".")[2] if several and outcome.target else outcome.pipeline
         done = outcome.state == "done"
         made.add_row(
             out.cell(sign, colour),
-            out.cell(outcome.target if several else outcome.pipeline),
+            out.cell(name),
             out.cell(outcome.mode),
             out.cell(outcome.path or "", "cyan"),
             *(

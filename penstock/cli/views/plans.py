@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from penstock.run.pipeline import PipelinePlan
 
 VERDICTS = {"exact": "green", "widened": "cyan", "checked": "yellow", "refused": "bold red"}
-LABEL = 12
+LABEL = 10
 
 
 def show(plans: Sequence[PipelinePlan], form: Output, *, dry_run: bool = False) -> None:
@@ -38,6 +38,9 @@ def _show_one(console: Console, plan: PipelinePlan) -> None:
     _facts(console, plan)
     console.print()
     console.print(_columns(plan))
+    for column in plan.columns:
+        if column.note:
+            _indented(console, f"{column.source}:", column.note)
     _statements(console, "DDL", plan.ddl, "none: the target has all it needs")
     _statements(console, "load SQL", plan.sql, "")
     if plan.refusals:
@@ -66,7 +69,7 @@ def _fact(console: Console, label: str, value: str, reason: str) -> None:
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 2))
-    grid.add_column(width=LABEL - 2)
+    grid.add_column(width=LABEL + 2)
     grid.add_column(overflow="fold")
     text = out.cell(value, "cyan" if reason else "")
     if reason:
@@ -76,24 +79,16 @@ def _fact(console: Console, label: str, value: str, reason: str) -> None:
 
 
 def _columns(plan: PipelinePlan) -> object:
-    renamed = any(column.source != column.target for column in plan.columns)
-    names = ("column", "as") if renamed else ("column",)
-    noted = any(column.note for column in plan.columns)
-    made = out.table("", *names, "type", "canonical", "target type", "verdict", *(("note",) if noted else ()))
+    made = out.table("", "column", "type", "canonical", "target type", "verdict")
     for column in plan.columns:
-        verdict = str(column.verdict)
-        cells = [out.cell(column.source)]
-        if renamed:
-            cells.append(out.cell(column.target if column.target != column.source else ""))
-        cells += [
+        renamed = column.source != column.target
+        made.add_row(
+            out.cell(f"{column.source} → {column.target}" if renamed else column.source),
             out.cell(column.source_type),
-            out.cell(column.canonical),
+            out.cell(column.canonical, "dim"),
             out.cell(column.target_type),
-            out.cell(verdict, VERDICTS.get(verdict, "")),
-        ]
-        if noted:
-            cells.append(out.cell(column.note, "dim"))
-        made.add_row(*cells)
+            out.cell(column.verdict, VERDICTS.get(column.verdict, "")),
+        )
     return made
 
 
@@ -122,5 +117,5 @@ def _indented(console: Console, sign: str, text: str) -> None:
     from rich.table import Table
 
     grid = Table.grid(padding=(0, 1))
-    grid.add_row("", sign, out.cell(text))
+    grid.add_row("", out.cell(sign, "dim"), out.cell(text))
     console.print(grid)

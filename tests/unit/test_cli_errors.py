@@ -1,0 +1,139 @@
+"""Errors say what failed, why, what was kept and what to do next; never a traceback, never a secret."""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.cli import context, errors
+from penstock.errors import ConfigError, ConfigErrors, ConnectionFailed, DataError, PenstockError
+from penstock.observe import redact
+
+
+@pytest.fixture(autouse=True)
+def _log_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(context, "_root", tmp_path)
+    monkeypatch.delenv(errors.DEBUG, raising=False)
+    monkeypatch.setenv("COLUMNS", "80")
+    redact.forget()
+    yield
+    redact.forget()
+
+
+def test_all_parts_of_an_error_are_shown_in_order() -> None:
+    error = DataError(
+        "2 keys occur twice",
+        why="id is not unique in the source",
+        keys=("id=7", "id=8"),
+        kept="nothing was committed",
+        remedy='order_by = "updated_at desc"',
+    )
+    assert errors.render(error, pipeline="customers") == (
+        "error:   pipeline customers: 2 keys occur twice\n"
+        "why:     id is not unique in the source\n"
+        "keys:    id=7\n"
+        "         id=8\n"
+        "kept:    nothing was committed\n"
+        'next:    order_by = "updated_at desc"'
+    )
+
+
+def test_show_keys_false_hides_keys() -> None:
+    text = errors.render(DataError("2 keys occur twice", keys=("id=7",)), show_keys=False)
+    assert "id=7" not in text
+
+
+def test_place_of_an_error_comes_first() -> None:
+    assert errors.render(ConfigError("unknown key", place="penstock.toml:7")).startswith(
+        "error:   penstock.toml:7: unknown key"
+    )
+
+
+def test_long_lines_are_wrapped_and_shown_sql_keeps_its_columns() -> None:
+    why = "column does not exist " * 8 + "\n    select idd from t\n           ^"
+    text = errors.render(PenstockError("bad SQL", why=why))
+    assert all(len(line) <= 80 for line in text.splitlines())
+    assert "             select idd from t\n                    ^" in text
+
+
+@pytest.mark.parametrize(
+    ("error", "code"),
+    [
+        (ConfigError("x"), 2),
+        (ConfigErrors([ConfigError("x"), ConfigError("y")]), 2),
+        (ConnectionFailed("x"), 1),
+        (DataError("x"), 1),
+        (OSError(errno.ENOSPC, "No space left on device", "/data/x"), 1),
+        (ValueError("x"), 1),
+    ],
+)
+def test_exit_codes(error: Exception, code: int, capsys: pytest.CaptureFixture[str]) -> None:
+    assert errors.show(error) == code
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert captured.err.startswith("error:")
+    assert "Traceback" not in captured.err
+
+
+def test_all_findings_of_a_project_are_shown_at_once(capsys: pytest.CaptureFixture[str]) -> None:
+    errors.show(ConfigErrors([ConfigError("first", remedy="do this"), ConfigError("second")]))
+    said = capsys.readouterr().err
+    assert "error:   first\nnext:    do this\nerror:   second\n" in said
+    assert "2 problems in the project; nothing was run" in said
+
+
+def test_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
+    errors.show(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
+    said = capsys.readouterr().err
+    assert "cannot write /data/x" in said
+    assert "no space left on device" in said
+    assert "free some space" in said
+
+
+def test_unexpected_error_shows_its_place_and_keeps_its_text_in_the_log(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    redact.register("open-sesame")
+    errors.show(ValueError("cell value 4711, password open-sesame"))
+    said = capsys.readouterr().err
+    assert "unexpected ValueError" in said
+    assert "this is a bug in Penstock" in said
+    assert "4711" not in said
+    [log] = (tmp_path / ".penstock" / "log").iterdir()
+    assert str(log) in said.replace("\n         ", " ")
+    kept = log.read_text()
+    assert "ValueError: cell value 4711" in kept
+    assert "open-sesame" not in kept
+    assert log.stat().st_mode & 0o077 == 0
+
+
+def test_unexpected_error_without_a_writable_log_still_says_what_to_do(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    blocked = tmp_path / "file"
+    blocked.write_text("")
+    monkeypatch.setattr(context, "_root", blocked)
+    errors.show(ValueError("x"))
+    assert "PENSTOCK_DEBUG=1 shows the traceback" in capsys.readouterr().err
+
+
+def test_debug_shows_the_traceback_with_secrets_masked(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(errors.DEBUG, "1")
+    redact.register("open-sesame")
+    context.start()
+    errors.show(ValueError("open-sesame"))
+    said = capsys.readouterr().err
+    assert "ValueError: ***" in said
+    assert "open-sesame" not in said
+
+
+def test_secrets_are_masked_before_a_line_is_wrapped() -> None:
+    secret = "a secret of several words that a line would break"
+    redact.register(secret)
+    text = errors.render(PenstockError("x", why="filler " * 9 + secret))
+    assert "several words" not in text.replace("\n         ", " ")
