@@ -1,0 +1,1 @@
+"""The Spark engine: session, fused copy, transforms. Importing it loads no pyspark."""

@@ -1,0 +1,123 @@
+"""Jars that a Spark feature needs beyond Spark's own: locked, fetched once, checked, cached.
+
+`jars.toml` beside this file names coordinates and SHA-256 sums by feature. Nothing is fetched
+when a session starts, and no jar whose sum differs from the lock is ever kept.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.resources import files
+from pathlib import Path
+
+from penstock.engine import gateway
+from penstock.engine.java import find_java
+from penstock.errors import ConfigError, SparkError
+
+FETCH_SECONDS = 600
+SETTINGS = "PENSTOCK_IVY_SETTINGS"  # an ivysettings.xml that names a mirror
+
+
+@dataclass(frozen=True, slots=True)
+class Jar:
+    """One locked file."""
+
+    feature: str
+    coordinates: str  # group:artifact:version
+    sha256: str
+
+    @property
+    def file_name(self) -> str:
+        _, artifact, version = self.coordinates.split(":")
+        return f"{artifact}-{version}.jar"
+
+
+def locked() -> list[Jar]:
+    """What this version of Penstock may need, by feature."""
+    return read_lock((files("penstock.engine") / "jars.toml").read_text())
+
+
+def read_lock(text: str) -> list[Jar]:
+    features: Mapping[str, Mapping[str, str]] = tomllib.loads(text).get("features", {})
+    return [Jar(feature, name, digest) for feature, jars in features.items() for name, digest in jars.items()]
+
+
+def cache_folder() -> Path:
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "jars"
+
+
+def cached(jar: Jar, folder: Path | None = None) -> Path | None:
+    """The jar's file, if it is here and is what the lock says."""
+    path = (folder or cache_folder()) / jar.file_name
+    return path if path.is_file() and _digest(path) == jar.sha256 else None
+
+
+def fetch(jar: Jar, folder: Path | None = None) -> Path:
+    """The jar's file, downloaded if it is not here yet. Two processes may do so at once."""
+    folder = folder or cache_folder()
+    found = cached(jar, folder)
+    if found is not None:
+        return found
+    folder.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=folder, prefix=".fetch-") as work:
+        fetched = _by_ivy(jar, Path(work))
+        digest = _digest(fetched)
+        if digest != jar.sha256:
+            raise SparkError(
+                f"{jar.coordinates} is not what was locked",
+                why=f"its SHA-256 is {digest}, the lock says {jar.sha256}",
+                kept="the file was thrown away",
+                remedy="fetch again; if it stays so, the mirror you use changes files",
+            )
+        # Renamed in one step: whoever sees the name sees the whole file.
+        path = folder / jar.file_name
+        shutil.move(fetched, Path(work) / "checked")
+        os.replace(Path(work) / "checked", path)
+    return path
+
+
+def of_feature(feature: str) -> list[Jar]:
+    found = [jar for jar in locked() if jar.feature == feature]
+    if not found:
+        known = ", ".join(sorted({jar.feature for jar in locked()})) or "none in this version"
+        raise ConfigError(f"there are no jars for {feature!r}", remedy=f"features: {known}")
+    return found
+
+
+def _by_ivy(jar: Jar, folder: Path) -> Path:
+    """Ask the Ivy inside Spark's own jars, which knows where packages are; we name no host."""
+    ivy = next((path for path in gateway.spark_jars() if path.name.startswith("ivy-")), None)
+    if ivy is None:
+        raise SparkError("Spark's jars hold no Ivy", remedy="pip install --force-reinstall pyspark")
+    group, artifact, version = jar.coordinates.split(":")
+    command = [str(find_java().executable), "-cp", str(ivy), "org.apache.ivy.Main", "-cache", str(folder / "ivy")]
+    if settings := os.environ.get(SETTINGS):
+        command += ["-settings", settings]
+    command += ["-dependency", group, artifact, version, "-notransitive"]
+    command += ["-retrieve", str(folder / "[artifact]-[revision].[ext]")]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)
+    path = folder / jar.file_name
+    if done.returncode != 0 or not path.is_file():
+        raise SparkError(
+            f"{jar.coordinates} could not be fetched",
+            why=_reason(done.stdout + done.stderr),
+            remedy=f"check the network, or name a mirror in an ivysettings.xml: {SETTINGS}=PATH",
+        )
+    return path
+
+
+def _reason(text: str) -> str:
+    marked = [line.strip() for line in text.splitlines() if "UNRESOLVED" in line or "not found" in line]
+    return marked[0] if marked else (text.strip().splitlines() or ["Ivy said nothing"])[-1].strip()
+
+
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,189 @@
+"""The driver's side of a Spark job that ends in receipts: progress, first error, cancel.
+
+The job runs in a thread of its own so that Ctrl-C reaches the driver at once. Whatever ends the
+wait early, the run's jobs are cancelled and its workers are free or gone before it returns:
+whoever sweeps the staging afterwards must not race with a writer.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from penstock.backends.base import Progress, Receipt, RunContext
+from penstock.engine import status
+from penstock.engine.task import folder_of, record_in, start_time
+from penstock.errors import Cancelled, LinkLost, PenstockError, SparkError, from_record
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+POLL_SECONDS = 0.1
+CANCEL_SECONDS = 4.0  # then workers that are still busy are killed; five seconds is the promise
+
+Explain = Callable[[BaseException], PenstockError | None]  # an error of the user's own transform, if it is one
+
+
+@dataclass
+class Job:
+    """One job of one run, from start to its receipts."""
+
+    spark: SparkSession
+    frame: DataFrame
+    run: RunContext
+    on_progress: Progress | None = None
+    explain: Explain | None = None
+    _lines: list[str] = field(default_factory=list)
+    _error: BaseException | None = None
+    _told: tuple[int, int] = (0, 0)
+
+    def receipts(self) -> list[Receipt]:
+        """Run it. Raises the first error record of any task, or what Spark says in one line."""
+        folder = folder_of(self.run)
+        folder.mkdir(parents=True, exist_ok=True)
+        worker = threading.Thread(target=self._collect, name=f"penstock-{self.run.run_id}", daemon=True)
+        try:
+            with _terminate_as_interrupt():
+                worker.start()
+                while worker.is_alive():
+                    worker.join(POLL_SECONDS)
+                    self._watch(folder)
+        except BaseException as error:
+            self._cancel(worker)
+            if isinstance(error, KeyboardInterrupt):
+                raise Cancelled("the run was cancelled", kept="nothing was committed") from None
+            raise
+        if self._error is not None:
+            self._watch(folder)  # a task may have told why just before Spark gave up
+            self._fail(self._error)
+        receipts = [self._receipt(json.loads(line)) for line in self._lines]
+        self._tell(sum(r.rows for r in receipts), sum(r.bytes for r in receipts))
+        return sorted(receipts, key=lambda receipt: receipt.part)
+
+    def _collect(self) -> None:
+        try:
+            with status.tagged(self.spark, status.tag_of(self.run.run_id)):
+                # The only rows that ever come to the driver: one line per task.
+                self._lines = [row[0] for row in self.frame.collect()]
+        except BaseException as error:  # noqa: BLE001  raised again by the waiting thread
+            self._error = error
+
+    def _watch(self, folder: Path) -> None:
+        """Tell the progress; raise as soon as one task has left an error."""
+        for path in sorted(folder.glob("*.error")):
+            raise from_record(json.loads(path.read_text())["error"])
+        best: dict[str, tuple[int, int]] = {}
+        for counter in counters(folder):
+            now = (counter["rows"], counter["bytes"])
+            best[counter["part"]] = max(best.get(counter["part"], (0, 0)), now)
+        self._tell(sum(rows for rows, _ in best.values()), sum(size for _, size in best.values()))
+
+    def _tell(self, rows: int, size: int) -> None:
+        # A retried task starts again from zero; what was told never shrinks.
+        told = (max(rows, self._told[0]), max(size, self._told[1]))
+        if told != self._told and self.on_progress is not None:
+            self.on_progress(*told)
+        self._told = told
+
+    def _receipt(self, record: dict[str, Any]) -> Receipt:
+        if "error" in record:
+            raise from_record(record["error"])
+        return Receipt(**record["receipt"])
+
+    def _fail(self, error: BaseException) -> NoReturn:
+        record = record_in(str(error))
+        if record is not None:
+            # Spark has tried the task as often as it may.
+            raise from_record(record) from None
+        explained = self.explain(error) if self.explain is not None else None
+        if explained is not None:
+            raise explained from None
+        raise lost(error) from None
+
+    def _cancel(self, worker: threading.Thread) -> None:
+        """End this run's jobs and wait until none of its workers writes any more."""
+        deadline = time.monotonic() + CANCEL_SECONDS
+        while worker.is_alive() and time.monotonic() < deadline:
+            # Again and again: a tag cancels the jobs that exist, and one may be just about to start.
+            status.cancel(self.spark, status.tag_of(self.run.run_id))
+            worker.join(POLL_SECONDS)
+        folder = folder_of(self.run)
+        while busy(folder):
+            if time.monotonic() > deadline:
+                for pid in busy(folder):
+                    os.kill(pid, signal.SIGKILL)
+                deadline = time.monotonic() + 1.0
+            time.sleep(POLL_SECONDS / 2)
+
+
+def lost(error: BaseException) -> PenstockError:
+    """Spark's own failure in one line; its stack trace stays in its log."""
+    text = str(error)
+    if "Python worker exited unexpectedly" in text or "Python worker" in text and "crashed" in text:
+        return LinkLost(
+            "a Spark worker was lost again and again",
+            why="its process ended; the kernel may have killed it for want of memory",
+            kept="nothing was committed",
+            remedy="run again with a lower `parallel` in [spark]",
+        )
+    if type(error).__name__.startswith("Py4J") or isinstance(error, ConnectionError):
+        return LinkLost(
+            "Spark's JVM is gone",
+            why=type(error).__name__,
+            kept="nothing was committed",
+            remedy="run again; raise driver_memory in [spark] if it happens again",
+        )
+    condition = getattr(error, "getCondition", lambda: None)()
+    return SparkError(
+        "the Spark job failed",
+        why=condition or type(error).__name__,
+        kept="nothing was committed",
+        remedy="run again; `penstock doctor` checks Java and Spark",
+    )
+
+
+def counters(folder: Path) -> list[dict[str, Any]]:
+    """The counter of every attempt, with the part it is of."""
+    found = []
+    for path in folder.glob("[0-9]*.json"):
+        state = json.loads(path.read_text())
+        found.append(state | {"part": path.name.partition(".")[0]})
+    return found
+
+
+def busy(folder: Path) -> list[int]:
+    """Workers on this host that still carry out a task of the run."""
+    here = socket.gethostname()
+    return [
+        state["pid"]
+        for state in counters(folder)
+        if not state["done"] and state["host"] == here and start_time(state["pid"]) == state["started"]
+    ]
+
+
+@contextmanager
+def _terminate_as_interrupt() -> Iterator[None]:
+    """SIGTERM cancels like Ctrl-C, unless the program has a way of its own."""
+    main = threading.current_thread() is threading.main_thread()
+    if not main or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
+        raise KeyboardInterrupt
+
+    signal.signal(signal.SIGTERM, interrupt)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)

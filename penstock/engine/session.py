@@ -1,0 +1,276 @@
+"""The one Spark session of a process: started on first use, in the background if asked early.
+
+Nothing is printed while it starts, nothing is fetched, no port is open to other hosts. Its folder
+`.penstock/spark/<host>-<pid>` is removed when it stops; what a killed process left is swept by the
+next start.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import re
+import shutil
+import signal
+import socket
+import sys
+import tempfile
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from penstock.engine import archive, gateway, status
+from penstock.engine.java import find_java
+from penstock.errors import PenstockError, SparkError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+TASK_ATTEMPTS = 4  # how often a task is tried: Spark's own default, which plain `local[*]` turns off
+LOCAL_SHUFFLE_PARTITIONS = 2  # Spark's 200 cost seconds on one machine
+MAX_SOCKET_FOLDER = 60  # bytes: a Unix socket's path ends at 108
+STOP_SECONDS = 5.0
+
+# What Spark masks in everything that it prints of its settings.
+SECRET_NAMES = "(?i)secret|password|passwd|token|access[.]?key|api[.]?key|credential|dsn|private"
+
+
+class SparkSettings(Protocol):
+    """What a session needs of the project's `[spark]` table."""
+
+    @property
+    def master(self) -> str: ...
+    @property
+    def remote(self) -> str | None: ...
+    @property
+    def driver_memory(self) -> str: ...
+    @property
+    def shuffle_partitions(self) -> int | None: ...
+    @property
+    def conf(self) -> Mapping[str, str]: ...
+
+
+@dataclass
+class _Running:
+    spark: SparkSession
+    jvm: gateway.Jvm | None = None
+    folders: list[Path] = field(default_factory=list)
+
+
+_lock = threading.RLock()
+_running: _Running | None = None
+
+
+def spark(config: SparkSettings, project_root: Path) -> SparkSession:
+    """The process's session, started with `config` if there is none yet."""
+    global _running
+    with _lock:
+        if _running is not None and _alive(_running):
+            return _running.spark
+        if _running is not None:
+            _forget()
+        _running = _adopt() or (_connect(config.remote) if config.remote else _start(config, project_root))
+        return _running.spark
+
+
+def prewarm(config: SparkSettings, project_root: Path) -> None:
+    """Start the session in the background while the driver plans; a failure is told by `spark`."""
+    threading.Thread(target=_prewarm, args=(config, project_root), name="penstock-prewarm", daemon=True).start()
+
+
+def _prewarm(config: SparkSettings, project_root: Path) -> None:
+    try:
+        started = spark(config, project_root)
+        # The first job loads another 3,000 classes and forks the first workers: let it be this one.
+        cores = os.cpu_count() or 1
+        started.range(0, cores, 1, cores).mapInArrow(_pass_on, "id long").collect()
+    except Exception:  # noqa: BLE001  the caller of `spark` meets the same failure and reports it
+        return
+
+
+def _pass_on(batches):  # type: ignore[no-untyped-def]  # pickled by value into workers
+    yield from batches
+
+
+def stop() -> None:
+    """Stop the session and its JVM and remove its folder. Safe when there is none."""
+    with _lock:
+        if _running is not None:
+            _forget()
+
+
+def _alive(running: _Running) -> bool:
+    return running.jvm is None or running.jvm.process.poll() is None
+
+
+def _adopt() -> _Running | None:
+    """A session that the user's own program started already: theirs to stop."""
+    from pyspark.sql import SparkSession
+
+    found = SparkSession.getActiveSession()
+    return None if found is None else _Running(found)
+
+
+def _connect(remote: str) -> _Running:
+    from pyspark.sql import SparkSession
+
+    try:
+        return _Running(SparkSession.builder.remote(remote).create())
+    except Exception as error:
+        raise SparkError(
+            "the Spark Connect server does not answer",
+            why=one_line(error),
+            remedy="check [spark] remote in penstock.toml",
+        ) from error
+
+
+def _start(config: SparkSettings, project_root: Path) -> _Running:
+    java = find_java()
+    known = archive.archive_of(java, gateway.spark_jars())
+    folders = [_folder(project_root)]
+    handler = signal.getsignal(signal.SIGINT)
+    jvm = None
+    try:
+        argv = gateway.command(java, folders[0], config.driver_memory, known.use(), config.master)
+        jvm = gateway.launch(argv, folders[0], gateway.environment(project_root))
+        sockets = _socket_folder(folders)
+        started = session_in(jvm, settings(config, folders[0], sockets))
+    except BaseException as error:
+        _end(jvm, folders)
+        if isinstance(error, PenstockError) or not isinstance(error, Exception):
+            raise
+        raise SparkError(
+            "Spark did not start", why=one_line(error), kept="nothing was touched", remedy="penstock doctor"
+        ) from error
+    finally:
+        # PySpark's handler cancels every job of the process, other runs' too.
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGINT, handler)
+    atexit.register(_at_exit, known)
+    return _Running(started, jvm, folders)
+
+
+def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, str]:
+    """Spark's settings: ours, then the user's `[spark.conf]` over them."""
+    local = gateway.is_local(config.master)
+    shuffle = config.shuffle_partitions or (LOCAL_SHUFFLE_PARTITIONS if local else None)
+    made = {
+        "spark.master": with_retries(config.master),
+        "spark.app.name": "penstock",
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.driver.memory": config.driver_memory,
+        "spark.redaction.regex": SECRET_NAMES,
+        "spark.sql.redaction.options.regex": SECRET_NAMES,
+        "spark.task.maxFailures": str(TASK_ATTEMPTS),
+        # A stage that is run again may split its rows differently, while parts that have a receipt
+        # stay as they were: rows lost or twice. The run is tried again as a whole instead.
+        "spark.stage.maxConsecutiveAttempts": "1",
+        "spark.speculation": "false",
+        "spark.python.task.killTimeout": "500ms",  # a cancelled task's worker is killed after this
+        "spark.python.unix.domain.socket.enabled": "true" if local else "false",
+        "spark.sql.catalogImplementation": "in-memory",
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+        "spark.local.dir": str(folder),
+    }
+    if local:
+        made |= {
+            "spark.driver.host": "127.0.0.1",
+            "spark.driver.bindAddress": "127.0.0.1",
+            "spark.python.daemon.module": "penstock.engine.daemon",
+            "spark.python.unix.domain.socket.dir": str(sockets),
+        }
+    if shuffle:
+        made["spark.sql.shuffle.partitions"] = str(shuffle)
+    return made | dict(config.conf)
+
+
+def with_retries(master: str) -> str:
+    """`local[*]` as `local[*,4]`: without the second figure a local task is tried only once."""
+    if master == "local":
+        return f"local[1,{TASK_ATTEMPTS}]"
+    plain = re.fullmatch(r"local\[(\*|\d+)\]", master)
+    return f"local[{plain.group(1)},{TASK_ATTEMPTS}]" if plain else master
+
+
+def session_in(jvm: gateway.Jvm, made: Mapping[str, str]) -> SparkSession:
+    """A classic session in a JVM that runs already."""
+    from pyspark import SparkConf, SparkContext
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    SparkContext._ensure_initialized(gateway=jvm.gateway)
+    conf = SparkConf(loadDefaults=False)
+    for name, value in made.items():
+        conf.set(name, value)
+    session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
+    return session
+
+
+def _folder(project_root: Path) -> Path:
+    parent = project_root / ".penstock" / "spark"
+    try:
+        parent.mkdir(parents=True, exist_ok=True)
+        _sweep(parent)
+        made = parent / f"{socket.gethostname()}-{os.getpid()}"
+        made.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        raise SparkError(
+            f"Spark's folder {parent} cannot be written",
+            why=error.strerror or type(error).__name__,
+            kept="nothing was touched",
+            remedy="run from a folder you may write to",
+        ) from error
+    return made
+
+
+def _sweep(parent: Path) -> None:
+    """Remove the folders of processes of this host that are gone."""
+    for folder in parent.glob(f"{socket.gethostname()}-*"):
+        pid = folder.name.rpartition("-")[2]
+        if pid.isdigit() and int(pid) != os.getpid() and not Path("/proc", pid).exists():
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _socket_folder(folders: list[Path]) -> Path:
+    if len(os.fsencode(folders[0])) <= MAX_SOCKET_FOLDER:
+        return folders[0]
+    folders.append(Path(tempfile.mkdtemp(prefix="penstock-")))
+    return folders[-1]
+
+
+def _forget() -> None:
+    global _running
+    running, _running = _running, None
+    if running is None or running.jvm is None:
+        return
+    # PySpark's own stop waits a second for a thread; a dead JVM ends the Python daemon all the same.
+    status.let_go(running.spark)
+    _end(running.jvm, running.folders)
+
+
+def _end(jvm: gateway.Jvm | None, folders: list[Path]) -> None:
+    if jvm is not None:
+        if jvm.process.stdin is not None:
+            jvm.process.stdin.close()
+        jvm.process.kill()  # all that it would still do is remove the folder, which we do ourselves
+        jvm.process.wait(STOP_SECONDS)
+    for folder in folders:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _at_exit(known: archive.Archive) -> None:
+    stop()
+    archive.train_later(known)
+
+
+def one_line(error: BaseException) -> str:
+    """The first line of an error's text: never a Java stack trace."""
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    return (lines[0] if lines else type(error).__name__)[:300]

@@ -1,0 +1,88 @@
+"""All that needs the SparkContext, or differs between classic Spark and Spark Connect.
+
+On classic Spark jobs are tagged and cancelled through the context (`interruptTag` cancels nothing
+there), on Connect through the session. Nothing outside this module may touch the context.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def tag_of(run_id: str) -> str:
+    return f"penstock-{run_id}"
+
+
+def context(spark: SparkSession) -> Any | None:
+    """The SparkContext of a classic session; None on Connect."""
+    return getattr(spark, "_sc", None)
+
+
+@contextmanager
+def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
+    """Jobs that this thread starts inside carry `tag`, and their tasks end at once when cancelled."""
+    classic = context(spark)
+    if classic is None:
+        spark.addTag(tag)
+        try:
+            yield
+        finally:
+            spark.removeTag(tag)
+        return
+    classic.setInterruptOnCancel(True)
+    classic.addJobTag(tag)
+    try:
+        yield
+    finally:
+        classic.removeJobTag(tag)
+
+
+def cancel(spark: SparkSession, tag: str) -> None:
+    """End every job that carries `tag`, and no other."""
+    classic = context(spark)
+    if classic is None:
+        spark.interruptTag(tag)
+    else:
+        classic.cancelJobsWithTag(tag)
+
+
+def active_jobs(spark: SparkSession) -> list[int]:
+    """Ids of the jobs that run now; empty on Connect, which does not tell."""
+    classic = context(spark)
+    return [] if classic is None else list(classic.statusTracker().getActiveJobsIds())
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run at once."""
+    classic = context(spark)
+    return int(classic.defaultParallelism) if classic is not None else os.cpu_count() or 1
+
+
+def session_apart(spark: SparkSession) -> SparkSession:
+    """A session of its own on the same Spark, so that settings and views never leak between runs."""
+    if context(spark) is not None:
+        apart: SparkSession = spark.newSession()
+        return apart
+    made: SparkSession = spark.__class__.Builder().remote(spark.client._builder.url).create()
+    return made
+
+
+def let_go(spark: SparkSession) -> None:
+    """Make PySpark forget a session whose JVM is about to end, so that another can be started."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession as Session
+
+    classic = context(spark)
+    server = getattr(classic, "_accumulatorServer", None)
+    if server is not None:
+        # Its thread would print a traceback when the JVM's end of the socket closes.
+        server.handle_error = lambda *_: None
+        server.server_shutdown = True
+    SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
+    Session._instantiatedSession = Session._activeSession = None
