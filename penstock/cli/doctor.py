@@ -142,7 +142,7 @@ def _jars() -> Checked:
     missing = [record.feature for record in jars.records() if not record.cached]
     if missing:
         return Checked("jars", "warning", f"not fetched: {', '.join(missing)}", "penstock jars fetch")
-    return Checked("jars", "ok", "all that are needed are here")
+    return Checked("jars", "ok", "none is missing")
 
 
 def _writable(name: str, folder: Path) -> Checked:

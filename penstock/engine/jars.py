@@ -100,22 +100,22 @@ def _by_ivy(jar: Jar, folder: Path) -> Path:
     command = [str(find_java().executable), "-cp", str(ivy), "org.apache.ivy.Main", "-cache", str(folder / "ivy")]
     if settings := os.environ.get(SETTINGS):
         command += ["-settings", settings]
-    command += ["-dependency", group, artifact, version, "-notransitive"]
+    command += ["-dependency", group, artifact, version, "-notransitive", "-types", "jar"]
     command += ["-retrieve", str(folder / "[artifact]-[revision].[ext]")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)
     path = folder / jar.file_name
     if done.returncode != 0 or not path.is_file():
         raise SparkError(
             f"{jar.coordinates} could not be fetched",
-            why=_reason(done.stdout + done.stderr),
+            why=_reason(done),
             remedy=f"check the network, or name a mirror in an ivysettings.xml: {SETTINGS}=PATH",
         )
     return path
 
 
-def _reason(text: str) -> str:
-    marked = [line.strip() for line in text.splitlines() if "UNRESOLVED" in line or "not found" in line]
-    return marked[0] if marked else (text.strip().splitlines() or ["Ivy said nothing"])[-1].strip()
+def _reason(done: subprocess.CompletedProcess[str]) -> str:
+    lines = [line.strip() for line in (done.stdout + done.stderr).splitlines()]
+    return next((line for line in lines if line.startswith("module not found")), f"Ivy ended with {done.returncode}")
 
 
 def _digest(path: Path) -> str:
