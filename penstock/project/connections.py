@@ -16,11 +16,13 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 
 from penstock.backends import registry
 from penstock.errors import ConfigError, PenstockError
+from penstock.observe import redact
 from penstock.project.findings import nearest, raise_all, reason, suggestion, unknown_key
 from penstock.project.interpolate import interpolate
 
 if TYPE_CHECKING:
     from pydantic import ValidationError
+    from pydantic.fields import FieldInfo
 
     from penstock.backends.base import ConnectionConfig
 
@@ -144,6 +146,8 @@ class Connections(Mapping[str, "ConnectionConfig"]):
             raise self._unknown_backend(name, type_)
         model = registry.backend(type_).config
         options, places = self._options(name, type_, model)
+        # Before the model looks at them: whatever fails from here on, their secrets are masked.
+        redact.register_fields(options)
         _check_options(name, options, places, model)
         if model.path_base and isinstance(options.get(model.path_base), str | Path):
             options[model.path_base] = _below(self._sources.root, str(options[model.path_base]))
@@ -168,13 +172,15 @@ class Connections(Mapping[str, "ConnectionConfig"]):
 
         written = self._written.get(name)
         uri = self._dsn(name)
-        if written is not None and uri is None and name not in self._sources.python:
+        variables = self._variables(name, type_, model)
+        # A DSN names a whole server. Mixed with what a file says of another one, rows or a password
+        # could reach the wrong host, so a DSN in the environment replaces the file's definition.
+        whole = uri is not None or any(option == "dsn" for _, option in variables)
+        if written is not None and not whole and name not in self._sources.python:
             take(self._filled(written), written.place_of)
-        # A DSN names a whole server. Mixed with what a file says of another one, a password could
-        # reach the wrong host, so it replaces the file's definition.
         if uri is not None:
             take(_dsn_options(uri, model), lambda _: DSN_PREFIX + _upper(name))
-        for variable, option in self._variables(name, type_, model):
+        for variable, option in variables:
             take({option: _value(self._sources.environment[variable], model, option)}, lambda _, v=variable: v)  # type: ignore[misc]  # mypy does not infer defaults of lambdas
         python = self._sources.python.get(name)
         if python is not None:
@@ -219,7 +225,7 @@ class Connections(Mapping[str, "ConnectionConfig"]):
             if not variable.startswith(prefix) or not option or variable.startswith(longer):
                 continue
             # PENSTOCK_POSTGRES_SHOP_EU_DSN also starts like an option of `shop`; it is the `dsn` of `shop_eu`.
-            if option not in model.model_fields and _split_property(option, model)[0]:
+            if option not in _fields(model) and _split_property(option, model)[0]:
                 continue
             found.append((variable, option))
         return found
@@ -314,19 +320,25 @@ def _upper(name: str) -> str:
     return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
+def _fields(model: type[ConnectionConfig]) -> dict[str, FieldInfo]:
+    """The options of a backend under the names users write."""
+    named = {info.alias or name: info for name, info in model.model_fields.items()}
+    return {name: info for name, info in named.items() if name not in ("name", "type")}
+
+
 def _split_property(rest: str, model: type[ConnectionConfig]) -> tuple[str, str]:
     """`shop_eu_dsn` into the longest property the model has and the name before it."""
     parts = rest.split("_")
     for cut in range(1, len(parts)):
         option = "_".join(parts[cut:])
-        if option in model.model_fields and option not in ("name", "type"):
+        if option in _fields(model):
             return "_".join(parts[:cut]), option
     return "", ""
 
 
 def _value(text: str, model: type[ConnectionConfig], option: str) -> Any:
     """A variable's text; of a list, its parts between commas."""
-    info = model.model_fields.get(option)
+    info = _fields(model).get(option)
     if info is None:
         return text
     shapes = {info.annotation, *get_args(info.annotation)}
@@ -348,7 +360,7 @@ def _backend_of(uri: str, variable: str) -> str:
 
 def _dsn_options(uri: str, model: type[ConnectionConfig]) -> dict[str, Any]:
     """A DSN as options: `dsn` where the backend has one, otherwise a path and a query string."""
-    if "dsn" in model.model_fields:
+    if "dsn" in _fields(model):
         return {"dsn": uri}
     parts = urlsplit(uri)
     path = unquote(parts.netloc + parts.path)
@@ -369,14 +381,9 @@ def _check_options(
 ) -> None:
     if model.model_config.get("extra") == "allow":
         return
-    known = [option for option in model.model_fields if option != "name"]
-    aliases = {info.alias for info in model.model_fields.values() if info.alias}
+    known = _fields(model)
     raise_all(
-        [
-            unknown_key(option, known, f"connection {name!r}", place(option))
-            for option in options
-            if option not in known and option not in aliases
-        ]
+        [unknown_key(option, known, f"connection {name!r}", place(option)) for option in options if option not in known]
     )
 
 

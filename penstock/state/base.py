@@ -119,7 +119,7 @@ class Store(ABC):
 
     @abstractmethod
     def runs(
-        self, pipeline: str | None = None, state: RunState | None = None, limit: int | None = DEFAULT_LIMIT
+        self, pipeline: str | None = None, state: str | None = None, limit: int | None = DEFAULT_LIMIT
     ) -> list[RunRecord]:
         """The latest first."""
 

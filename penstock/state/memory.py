@@ -5,7 +5,7 @@ from __future__ import annotations
 from threading import Lock
 
 from penstock.errors import StateError
-from penstock.state.base import DEFAULT_LIMIT, Event, RunRecord, RunState, Store
+from penstock.state.base import DEFAULT_LIMIT, Event, RunRecord, Store
 
 VERSION = 1
 
@@ -25,7 +25,7 @@ class MemoryStore(Store):
             return self._runs.get(run_id)
 
     def runs(
-        self, pipeline: str | None = None, state: RunState | None = None, limit: int | None = DEFAULT_LIMIT
+        self, pipeline: str | None = None, state: str | None = None, limit: int | None = DEFAULT_LIMIT
     ) -> list[RunRecord]:
         with self._lock:
             found = [r for r in self._runs.values() if pipeline in (None, r.pipeline) and state in (None, r.state)]

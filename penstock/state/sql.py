@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import (
+    URL,
     BigInteger,
     Column,
     Connection,
@@ -42,7 +43,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQL
 from sqlalchemy.types import TypeEngine
 
 from penstock.errors import DriverMissing, StateError
-from penstock.state.base import DEFAULT_LIMIT, Event, RunRecord, RunState, Store
+from penstock.state.base import DEFAULT_LIMIT, Event, RunRecord, Store
 from penstock.state.migrations import META, MIGRATIONS, Migration, migrate, prefix, refuse_newer
 
 # Longer than any of our own transactions takes, shorter than patience.
@@ -116,7 +117,7 @@ class SqlStore(Store):
         return None if row is None else _record(row)
 
     def runs(
-        self, pipeline: str | None = None, state: RunState | None = None, limit: int | None = DEFAULT_LIMIT
+        self, pipeline: str | None = None, state: str | None = None, limit: int | None = DEFAULT_LIMIT
     ) -> list[RunRecord]:
         query = select(RUNS).order_by(RUNS.c.started_at.desc(), RUNS.c.run_id.desc()).limit(limit)
         if pipeline is not None:
@@ -167,9 +168,12 @@ class SqlStore(Store):
 
     def _postgres(self, given: str) -> Engine:
         try:
-            url = make_url(given)
-        except ArgumentError as error:
-            raise StateError("the state store's URL cannot be read", remedy="like postgresql://user@host/db") from error
+            url: URL | None = make_url(given)
+        except (ArgumentError, ValueError):
+            # The cause is dropped: a password with a slash in it is read as a port, and shown.
+            url = None
+        if url is None:
+            raise StateError("the state store's URL cannot be read", remedy="like postgresql://user@host/db")
         if url.drivername not in POSTGRES:
             raise StateError(
                 f"a state store cannot be a {url.drivername!r}",

@@ -1,0 +1,100 @@
+"""The public surface is pinned, and importing it is cheap."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import penstock
+
+SURFACE = [
+    "Busy",
+    "Cancelled",
+    "ConfigError",
+    "ConfigErrors",
+    "ConnectionFailed",
+    "DataError",
+    "DriverMissing",
+    "DuckDB",
+    "LinkLost",
+    "PenstockError",
+    "PlanRefused",
+    "Postgres",
+    "Project",
+    "SourceError",
+    "SparkError",
+    "StateError",
+    "TargetError",
+    "TransformError",
+    "Unsupported",
+    "__version__",
+    "connect",
+    "connection",
+    "load_project",
+    "pipeline",
+]
+HEAVY = ["pyspark", "pyarrow", "duckdb", "psycopg", "adbc_driver_postgresql", "pydantic", "sqlalchemy", "sqlglot"]
+
+
+def _fresh(code: str) -> dict[str, object]:
+    """What a fresh interpreter prints as JSON."""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    answer: dict[str, object] = json.loads(done.stdout)
+    return answer
+
+
+def test_the_surface_is_pinned() -> None:
+    assert penstock.__all__ == SURFACE
+    assert dir(penstock) == sorted(SURFACE)
+
+
+@pytest.mark.parametrize("name", SURFACE)
+def test_every_name_resolves(name: str) -> None:
+    assert getattr(penstock, name) is not None
+
+
+def test_an_unknown_name_is_an_attribute_error() -> None:
+    with pytest.raises(AttributeError, match="nonsense"):
+        _ = penstock.nonsense  # type: ignore[attr-defined]
+
+
+def test_the_package_of_modes_does_not_shadow_the_surface() -> None:
+    answer = _fresh(
+        "import penstock.load, penstock, json; print(json.dumps({'callable': callable(penstock.load_project)}))"
+    )
+    assert answer == {"callable": True}
+
+
+def test_import_is_lazy_and_quick() -> None:
+    """The best of three, so that a busy machine is not mistaken for a slow import."""
+    code = (
+        "import sys, time, json; t = time.perf_counter(); import penstock; s = time.perf_counter() - t;"
+        f"print(json.dumps({{'seconds': s, 'heavy': [m for m in {HEAVY!r} if m in sys.modules]}}))"
+    )
+    answers = [_fresh(code) for _ in range(3)]
+    assert all(answer["heavy"] == [] for answer in answers)
+    assert min(float(str(answer["seconds"])) for answer in answers) < 0.1
+
+
+def test_loading_a_project_brings_no_driver_and_no_spark(tmp_path: Path) -> None:
+    root = tmp_path
+    (root / "penstock.toml").write_text(
+        '[connections.a]\ntype = "postgres"\ndsn = "${NOT_SET}"\n[connections.b]\ntype = "duckdb"\npath = "b.duckdb"\n'
+        '[pipelines.p]\nsource = "a"\ntable = "t"\ntarget = "b.t"\nmode = "append"\n'
+    )
+    code = (
+        "import sys, json, penstock;"
+        f"p = penstock.load_project({str(root)!r}); names = [e.name for e in p.connections.entries()];"
+        f"heavy = [m for m in {HEAVY!r} if m in sys.modules and m != 'pydantic'];"
+        "print(json.dumps({'names': names, 'heavy': heavy}))"
+    )
+    assert _fresh(code) == {"names": ["a", "b"], "heavy": []}
+
+
+def test_importing_state_brings_no_sqlalchemy() -> None:
+    code = "import sys, json, penstock.state; print(json.dumps({'heavy': 'sqlalchemy' in sys.modules}))"
+    assert _fresh(code) == {"heavy": False}
