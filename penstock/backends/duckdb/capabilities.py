@@ -1,0 +1,55 @@
+"""What DuckDB can do."""
+
+from __future__ import annotations
+
+from penstock.backends.base import Capabilities
+
+CAPABILITIES = Capabilities(
+    name="duckdb",
+    title="DuckDB",
+    extra="duckdb",
+    reads=True,
+    writes=True,
+    modes=frozenset({"append", "truncate", "merge", "scd2"}),
+    deletes=frozenset({"hard", "soft", "close"}),
+    transactional=True,
+    atomic_across_tables=True,
+    many_writers=False,
+    user_sql=True,
+    incremental=True,
+    max_identifier_bytes=None,
+    case_insensitive=True,
+    same_database_sql=True,
+    types=(
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float",
+        "double",
+        "decimal128",
+        "string",
+        "binary",
+        "date32",
+        "time64",
+        "timestamp",
+        "uuid",
+        "json",
+        "interval",
+        "list",
+        "struct",
+        "map",
+    ),
+    notes=(
+        "A file has one writer: tasks stage Parquet files, the driver loads them in one transaction.",
+        "The file is locked by a lock file on the local file system; network file systems are not served.",
+        "Keys are not declared: DuckDB's key index lives in memory and grows with the table.",
+        "Types that DuckDB lacks are kept as text and read back as the type.",
+        "UNION and VARIANT lose their tags as text and are refused as a target unless cast to text.",
+    ),
+)

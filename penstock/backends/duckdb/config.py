@@ -1,0 +1,74 @@
+"""Options of a DuckDB connection: a file, and how much of the machine its sessions may take."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import ClassVar, Literal
+
+from pydantic import Field, field_validator
+
+from penstock.backends.base import ConnectionConfig
+
+# The driver's session sorts and hashes whole loads, and spills to `temp_directory` beyond this.
+# A merge that changed every row of 4M took 884 MB; DuckDB's own default is 80 % of the machine,
+# which the JVM beside it would have to pay for.
+DEFAULT_MEMORY_LIMIT = "1GB"
+# A worker only scans its range; there are as many of them as tasks.
+WORKER_MEMORY_LIMIT = "256MB"
+WORKER_THREADS = 1
+# Another process may hold the file for the length of a short load or a dashboard's query.
+DEFAULT_LOCK_TIMEOUT = 30.0
+
+MEMORY = ":memory:"
+
+
+class DuckDBConfig(ConnectionConfig):
+    """A DuckDB database file."""
+
+    path_base: ClassVar[str] = "path"
+
+    type: Literal["duckdb"] = "duckdb"
+    path: str
+    default_schema: str = Field(default="main", alias="schema")
+    memory_limit: str = DEFAULT_MEMORY_LIMIT
+    temp_directory: str | None = None  # default: beside the file, `<path>.tmp`, as DuckDB does
+    staging: str | None = None  # default: beside the file, `<path>.penstock`
+    threads: int | None = Field(default=None, ge=1)  # default: one per core
+    lock_timeout: float = Field(default=DEFAULT_LOCK_TIMEOUT, ge=0)  # seconds to wait for a held file
+    read_only: bool = False  # refuse to be a target
+
+    model_config = ConnectionConfig.model_config | {"populate_by_name": True}
+
+    @field_validator("path")
+    @classmethod
+    def _a_file(cls, path: str) -> str:
+        if not path.strip():
+            raise ValueError("the path is empty")
+        if path.startswith(("md:", "motherduck:")):
+            raise ValueError("this backend opens files, not MotherDuck databases")
+        return path
+
+    @property
+    def in_memory(self) -> bool:
+        return self.path == MEMORY
+
+    @property
+    def file(self) -> Path:
+        """The database file with links followed: one file has one name, whoever opens it."""
+        return Path(self.path).expanduser().resolve()
+
+    @property
+    def lock_file(self) -> Path:
+        return self.file.with_name(self.file.name + ".penstock.lock")
+
+    @property
+    def staging_base(self) -> Path:
+        """The folder that holds a folder per run.
+
+        It lies beside the file, not in the project: the file's disk is the one that must have
+        room for the load anyway, and every project that writes to the file finds and sweeps the
+        same leftovers. With workers on other machines, `staging` names a folder they share.
+        """
+        if self.staging is not None:
+            return Path(self.staging).expanduser().resolve()
+        return self.file.with_name(self.file.name + ".penstock")

@@ -1,0 +1,354 @@
+"""Reading a DuckDB file: a table in ranges of row ids, a query in one piece or by a column.
+
+The driver holds a read-only connection for the whole run. DuckDB admits no writer beside it, so
+every worker that opens the file read-only sees the same moment. Only `close` ends that moment.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import duckdb
+import pyarrow as pa
+from sqlglot.dialects.dialect import Dialect
+
+from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Source, Split, Window
+from penstock.backends.duckdb import types
+from penstock.backends.duckdb.config import WORKER_MEMORY_LIMIT, WORKER_THREADS, DuckDBConfig
+from penstock.backends.duckdb.connect import Session, mapped, open_file, shift_lines, translate
+from penstock.backends.duckdb.dialect import DuckDBDialect, literal
+from penstock.backends.duckdb.window import condition, upper_bound
+from penstock.backends.sql import KEYS_SHOWN, recall, remembered
+from penstock.errors import ConfigError, DataError, PlanRefused, SourceError, SourceMoved
+from penstock.observe.failpoints import failpoint
+from penstock.schema import Column, Schema, TableName
+
+# Below this, starting a task costs more than it saves.
+MIN_ROWS = 100_000
+# Small enough that the widest rows stay far below `batch_bytes`; pieces are joined up to it.
+PIECE_ROWS = 8_192
+# Bounds of `partition_on` are quantiles of a sample of this size: even enough, and bounded.
+SAMPLE_ROWS = 20_000
+
+
+@dataclass(frozen=True, slots=True)
+class FileMark:
+    """Which file it was: a worker must read the one that the driver holds."""
+
+    inode: int
+    size: int
+    modified: int
+
+    @staticmethod
+    def of(path: Path) -> FileMark:
+        stat = os.stat(path)  # never opened: closing a plain handle would drop DuckDB's lock
+        return FileMark(stat.st_ino, stat.st_size, stat.st_mtime_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class DuckDBPartition(Partition):
+    """One statement on the file, and the columns it gives."""
+
+    config: DuckDBConfig
+    sql: str
+    columns: tuple[Column, ...]
+    mark: FileMark
+    run: RunContext
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([pa.field(column.name, column.type) for column in self.columns])
+        with open_file(
+            self.config, read_only=True, threads=WORKER_THREADS, memory_limit=WORKER_MEMORY_LIMIT
+        ) as session:
+            if FileMark.of(self.config.file) != self.mark:
+                raise SourceMoved(
+                    f"{self.config.file} is not the file that the run began with",
+                    why="it was replaced, or the worker sees another file system than the driver",
+                    remedy="run it again; with workers on other machines, keep the file on a shared folder",
+                )
+            failpoint("read.open")
+            first = True
+            for batch in _joined(_pieces(session, self.sql), schema, self.run):
+                yield batch
+                if first:
+                    first = False
+                    failpoint("read.batch")
+
+
+def _pieces(session: Session, sql: str) -> Iterator[pa.RecordBatch]:
+    with mapped("source", "reading failed"):
+        reader = session.connection.sql(sql).to_arrow_reader(PIECE_ROWS)
+        try:
+            yield from reader
+        finally:
+            # An open result keeps the file open after the connection is closed.
+            reader.close()
+            del reader
+
+
+def _joined(pieces: Iterator[pa.RecordBatch], schema: pa.Schema, run: RunContext) -> Iterator[pa.RecordBatch]:
+    """Pieces in canonical types, joined up to the run's batch size."""
+    kept: list[pa.RecordBatch] = []
+    rows = size = 0
+    for piece in pieces:
+        kept.append(_canonical(piece, schema))
+        rows += piece.num_rows
+        size += piece.nbytes
+        if rows + PIECE_ROWS > run.batch_rows or size >= run.batch_bytes:
+            yield pa.concat_batches(kept)
+            kept, rows, size = [], 0, 0
+    if rows:
+        yield pa.concat_batches(kept)
+
+
+def _canonical(piece: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
+    arrays = [
+        array if array.type.equals(field.type) else array.cast(field.type)
+        for array, field in zip(piece.columns, schema, strict=True)
+    ]
+    return pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+class DuckDBSource(Source):
+    """A table or query of a file, held open."""
+
+    def __init__(self, config: DuckDBConfig, request: ReadRequest, run: RunContext) -> None:
+        self._config = config
+        self._request = request
+        self._run = run
+        self._session = open_file(config, read_only=True)
+        try:
+            self._mark = FileMark.of(config.file)
+            self._now = str(self._session.query("select cast(now() as varchar)")[0][0])
+            self._base_table = False
+            self._table = self._find(request.table) if request.table is not None else None
+            self._relation = self._table_sql() if self._table is not None else self._query_sql()
+            self._types = self._describe()
+        except BaseException:
+            self._session.close()
+            raise
+
+    # ------------------------------------------------------------ what it is
+
+    def _find(self, name: TableName) -> TableName:
+        schema = name.schema or self._config.default_schema
+        rows = self._session.query(
+            "select schema_name, table_name, 'table' from duckdb_tables() where database_name = current_database()"
+            " and lower(schema_name) = lower(?) and lower(table_name) = lower(?)"
+            " union all select schema_name, view_name, 'view' from duckdb_views()"
+            " where database_name = current_database()"
+            " and lower(schema_name) = lower(?) and lower(view_name) = lower(?)",
+            (schema, name.table) * 2,
+        )
+        if not rows:
+            raise SourceError(
+                f"there is no table {TableName(schema, name.table)} in {self._config.file}",
+                remedy=f"see what there is: penstock tables list {self._config.name}",
+            )
+        self._base_table = rows[0][2] == "table"
+        return TableName(rows[0][0], rows[0][1])
+
+    def _table_sql(self) -> str:
+        assert self._table is not None  # noqa: S101  the caller has looked
+        catalog = self._session.query("select current_database()")[0][0]
+        return ".".join(types.quote(part) for part in (catalog, *self._table.parts))
+
+    def _query_sql(self) -> str:
+        query = self._request.query
+        if query is None:
+            raise ConfigError("a source needs a table or a query")
+        try:
+            statements = self._session.connection.extract_statements(query)
+        except duckdb.Error as error:
+            raise translate(error, "source", "the query was refused") from error
+        if len(statements) != 1 or statements[0].type != duckdb.StatementType.SELECT:
+            kinds = ", ".join(statement.type.name for statement in statements) or "no statement"
+            raise SourceError("a query must be one SELECT", why=f"found {kinds}")
+        bare = _bare(statements[0].query)
+        try:
+            # EXPLAIN binds the query as the user wrote it: the place it points at is the user's.
+            self._session.connection.execute(f"explain\n{bare}").fetchall()
+        except duckdb.Error as error:
+            made = translate(error, "source", "the query was refused")
+            made.why = shift_lines(made.why, 1)
+            raise made from error
+        return f"(\n{bare}\n)"
+
+    def _describe(self) -> dict[str, str]:
+        with mapped("source", "the source was refused"):
+            relation = self._session.connection.sql(f"select * from {self._relation} as source limit 0")
+            if self._table is None:
+                # The wrapped form renames what comes twice; the query itself does not.
+                relation = self._session.connection.sql(self._relation[1:-1])
+            names = list(relation.columns)
+            spelled = [str(type_) for type_ in relation.types]
+            del relation
+        folded = [name.lower() for name in names]
+        twice = sorted({name for name in names if folded.count(name.lower()) > 1})
+        if twice:
+            raise PlanRefused(
+                "the query gives a name more than once",
+                why=f"{', '.join(twice)} (DuckDB does not tell upper from lower case)",
+                remedy="name the columns apart with AS",
+            )
+        return dict(zip(names, spelled, strict=True))
+
+    def schema(self) -> Schema:
+        required = self._required()
+        columns = [types.canonical(name, sql, nullable=name not in required) for name, sql in self._types.items()]
+        if self._base_table and self._table is not None and self._session.has_schema("_penstock"):
+            memory = remembered(self._session, self._table)
+            columns = [self._recalled(column, memory) for column in columns]
+        return Schema.of(columns)
+
+    def _recalled(self, column: Column, memory: dict[str, Any]) -> Column:
+        """What is only text here, with the meaning it came with."""
+        spelling = self._types[column.name]
+        return recall(column, memory, spelling) if spelling in {"VARCHAR", "VARCHAR[]"} else column
+
+    def _required(self) -> set[str]:
+        return {row[0] for row in self._catalog("not is_nullable")} if self._base_table else set()
+
+    def _catalog(self, condition_: str) -> list[tuple[Any, ...]]:
+        assert self._table is not None  # noqa: S101  only asked of tables
+        return self._session.query(
+            "select column_name from duckdb_columns() where database_name = current_database()"
+            f" and schema_name = ? and table_name = ? and {condition_}",
+            self._table.parts,
+        )
+
+    def primary_key(self) -> tuple[str, ...]:
+        if not self._base_table or self._table is None:
+            return ()
+        rows = self._session.query(
+            "select constraint_column_names from duckdb_constraints() where database_name = current_database()"
+            " and schema_name = ? and table_name = ? and constraint_type = 'PRIMARY KEY'",
+            self._table.parts,
+        )
+        return tuple(rows[0][0]) if rows else ()
+
+    def upper(self, cursor: Cursor) -> str:
+        return upper_bound(self._session, self._relation, cursor, self._spelling(cursor.column), self._now)
+
+    def _spelling(self, column: str) -> str:
+        try:
+            return self._types[column]
+        except KeyError:
+            raise SourceError(
+                f"the source has no column {column!r}", remedy=f"its columns: {', '.join(self._types)}"
+            ) from None
+
+    # ------------------------------------------------------------ how it is split
+
+    def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:
+        selected = ", ".join(
+            f"{types.select(column, self._spelling(column.name))} as {types.quote(column.name)}" for column in columns
+        )
+        where = []
+        if window is not None:
+            self._check_nulls(window)
+            where.append(condition(window, self._spelling(window.column)))
+        ranges, reason = self._ranges(max(want, 1), where)
+        parts = [self._partition(selected, [*where, range_] if range_ else where, columns) for range_ in ranges]
+        return Split(tuple(parts), reason)
+
+    def _partition(self, selected: str, where: Sequence[str], columns: Sequence[Column]) -> DuckDBPartition:
+        sql = f"select {selected or 'null'}\nfrom {self._relation} as source"
+        if where:
+            sql += "\nwhere " + "\n  and ".join(f"({test})" for test in where)
+        if self._request.limit is not None:
+            sql += f"\nlimit {int(self._request.limit)}"
+        return DuckDBPartition(self._config, sql, tuple(columns), self._mark, self._run)
+
+    def _ranges(self, want: int, where: Sequence[str]) -> tuple[list[str], str]:
+        if self._request.limit is not None:
+            return [""], "one partition: a limit is asked for"
+        if self._request.partition_on is not None:
+            return self._by_column(self._request.partition_on, want, where)
+        if self._table is None:
+            return [""], "one partition: a query runs once; partition_on would split it"
+        if not self._base_table:
+            return [""], "one partition: a view has no row ids; partition_on would split it"
+        return self._by_rowid(want)
+
+    def _by_rowid(self, want: int) -> tuple[list[str], str]:
+        rows, last = self._session.query(f"select count(*), max(rowid) from {self._relation}")[0]
+        pieces = min(want, rows // MIN_ROWS)
+        if pieces <= 1:
+            return [""], f"one partition: {rows:,} rows"
+        steps = [number / pieces for number in range(1, pieces)]
+        if last + 1 == rows:
+            bounds = sorted({int(rows * step) for step in steps})
+        else:  # deleted rows have left gaps
+            found = self._session.query(f"select approx_quantile(rowid, {steps}) from {self._relation}")[0][0]
+            bounds = sorted(set(found))
+        edges = [f"rowid < {bounds[0]}"]
+        edges += [f"rowid >= {low} and rowid < {high}" for low, high in pairwise(bounds)]
+        edges.append(f"rowid >= {bounds[-1]}")
+        return edges, f"{len(edges)} ranges of row ids over {rows:,} rows"
+
+    def _by_column(self, name: str, want: int, where: Sequence[str]) -> tuple[list[str], str]:
+        spelling, column = self._spelling(name), types.quote(name)
+        if types.form_of(spelling).wire.endswith(("[]", ")")) and not spelling.startswith("DECIMAL"):
+            raise PlanRefused(f"partition_on cannot be {name!r}", why=f"{spelling} has no order to split by")
+        if want <= 1:
+            return [""], "one partition: one task"
+        tests = " and ".join([f"{column} is not null", *(f"({test})" for test in where)])
+        sample = f"select {column} as k from {self._relation} as source where {tests} using sample {SAMPLE_ROWS} rows"
+        steps = [number / want for number in range(1, want)]
+        found = self._session.query(
+            f"select distinct on (b) cast(b as varchar) from"
+            f" (select unnest(quantile_disc(k, {steps})) as b from ({sample})) order by b"
+        )
+        bounds = [f"cast({literal(row[0])} as {spelling})" for row in found if row[0] is not None]
+        if not bounds:
+            return [""], f"one partition: {name} holds no value to split by"
+        # NULL is below the first bound and NaN above the last: no value is outside all ranges,
+        # and half-open ranges leave none in two.
+        edges = [f"{column} < {bounds[0]} or {column} is null"]
+        edges += [f"{column} >= {low} and {column} < {high}" for low, high in pairwise(bounds)]
+        edges.append(f"{column} >= {bounds[-1]}")
+        runs = "" if self._table is not None else f"; the query runs {len(edges)} times"
+        return edges, f"{len(edges)} ranges of {name}{runs}"
+
+    # ------------------------------------------------------------ the rest
+
+    def _check_nulls(self, window: Window) -> None:
+        if window.on_null != "error":
+            return
+        keys = [key for key in self._request.keys if key in self._types]
+        shown = DuckDBDialect().key_text(keys) if keys else "''"
+        rows = self._session.query(
+            f"select {shown} from {self._relation} as source where {types.quote(window.column)} is null"
+            f" limit {KEYS_SHOWN}"
+        )
+        if rows:
+            raise DataError(
+                f"{window.column} is null in some rows",
+                why="they belong to no window, so an incremental run would never load them",
+                kept="nothing was committed",
+                remedy='on_null_cursor = "include" or "skip"',
+                place=str(self._table or "query"),
+                keys=tuple(row[0] for row in rows if row[0]),
+            )
+
+    def notes(self) -> tuple[str, ...]:
+        lossy = [f"{name} {sql}" for name, sql in self._types.items() if types.form_of(sql).lossy]
+        held = f"{self._config.file} is held read-only for the whole run: no other process can write to it"
+        return (held, *(f"the text of {column} says less than its value" for column in lossy))
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _bare(query: str) -> str:
+    """The query without semicolons at its end; comments may stay, our own text follows on a new line."""
+    tokens = Dialect.get_or_raise("duckdb").tokenize(query)
+    while tokens and tokens[-1].text == ";":
+        tokens.pop()
+    return query[: tokens[-1].end + 1] if tokens else query

@@ -1,0 +1,80 @@
+"""Incremental windows on a DuckDB source: half-open, at the cursor column's own granularity."""
+
+from __future__ import annotations
+
+import re
+
+from penstock.backends.base import Cursor, Window
+from penstock.backends.duckdb import types
+from penstock.backends.duckdb.connect import Session
+from penstock.backends.duckdb.dialect import literal
+from penstock.errors import ConfigError, PlanRefused
+
+ZONED = frozenset({"TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"})
+NAIVE = frozenset({"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE"})
+
+_LAG = re.compile(r"(\d+)\s*(ms|s|m|h|d|w)")
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+
+
+def condition(window: Window, spelling: str) -> str:
+    """The test that a row is in the window."""
+    column = types.quote(window.column)
+    tests = [f"{column} < cast({literal(window.upper)} as {spelling})"]
+    if spelling in types.INTEGERS and int(window.upper) > _highest(spelling):
+        tests = [f"{column} is not null"]  # the type has no value that the window leaves out
+    if window.lower is not None:
+        tests.insert(0, f"{column} >= cast({literal(window.lower)} as {spelling})")
+    inside = " and ".join(tests)
+    return f"({inside}) or {column} is null" if window.on_null == "include" else inside
+
+
+def upper_bound(session: Session, relation: str, cursor: Cursor, spelling: str, now: str) -> str:
+    """Where the window ends. Nobody writes while the file is held, so the clock needs no more care.
+
+    The source may be empty: integers then end at the type's lowest value, which takes no row.
+    """
+    column = types.quote(cursor.column)
+    if spelling in types.INTEGERS:
+        lag = _units(cursor)
+        bits, signed = types.INTEGERS[spelling]
+        lowest = -(2 ** (bits - 1)) if signed else 0
+        highest = session.query(f"select cast(max({column}) as varchar) from {relation} as source")[0][0]
+        return str(lowest if highest is None else max(int(highest) + 1 - lag, lowest))
+    if spelling in ZONED | NAIVE:
+        moment = f"(cast({literal(now)} as timestamptz) - {_interval(cursor)})"
+        if spelling in NAIVE:
+            if cursor.timezone is None:
+                raise PlanRefused(
+                    f"the cursor {cursor.column!r} has no time zone",
+                    why=f"it is a {spelling}, and its clock is not known",
+                    remedy='cursor_timezone = "UTC", or the zone that its times are in',
+                )
+            moment = f"timezone({literal(cursor.timezone)}, {moment})"
+        return str(session.query(f"select cast(cast({moment} as {spelling}) as varchar)")[0][0])
+    raise PlanRefused(
+        f"{cursor.column!r} cannot be an incremental cursor",
+        why=f"{spelling} has no last value to stop before: use a timestamp, a date or an integer",
+    )
+
+
+def _highest(spelling: str) -> int:
+    bits, signed = types.INTEGERS[spelling]
+    return (1 << (bits - signed)) - 1
+
+
+def _units(cursor: Cursor) -> int:
+    if cursor.lag is None:
+        return 0
+    if not cursor.lag.isdecimal():
+        raise ConfigError(f"lag = {cursor.lag!r} is not a number", why=f"{cursor.column} counts in integers")
+    return int(cursor.lag)
+
+
+def _interval(cursor: Cursor) -> str:
+    if cursor.lag is None:
+        return "interval '0 seconds'"
+    found = _LAG.fullmatch(cursor.lag.strip())
+    if found is None:
+        raise ConfigError(f"lag = {cursor.lag!r} is not a duration", remedy='for example lag = "5m" or "1h"')
+    return f"interval '{found[1]} {_UNITS[found[2]]}'"

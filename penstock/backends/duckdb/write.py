@@ -1,0 +1,328 @@
+"""Loading a DuckDB file: tasks stage Parquet beside it, the driver loads them in one transaction.
+
+The file is opened for writing in `commit` alone, and closed at once: nobody else can even read it
+meanwhile. Until then only the lock file says that a run is under way.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+import duckdb
+import sqlglot
+from sqlglot import exp
+
+from penstock.backends.base import (
+    RAW,
+    STAGED,
+    Load,
+    LoadPlan,
+    LoadResult,
+    Native,
+    Receipt,
+    RunContext,
+    Sink,
+    TableLoad,
+    Target,
+    TargetColumn,
+    TargetTable,
+)
+from penstock.backends.duckdb import types
+from penstock.backends.duckdb.config import DuckDBConfig
+from penstock.backends.duckdb.connect import NOT_COMMITTED, Session, open_file, translate
+from penstock.backends.duckdb.dialect import DuckDBDialect, literal, render
+from penstock.backends.locks import FileLock
+from penstock.backends.sql import (
+    Counts,
+    check_format,
+    check_staged,
+    ensure_catalog,
+    last_watermark,
+    owner_of,
+    record_load,
+    remembered,
+    result,
+    run_steps,
+    was_committed,
+)
+from penstock.backends.staging import StagingArea, sweep
+from penstock.errors import PlanRefused, StagingLost, TargetError, Unsupported
+from penstock.observe.failpoints import failpoint
+from penstock.schema import Column, Ddl, TableName
+
+
+class DuckDBTarget(Target):
+    """A DuckDB file as a target. Planning opens it read-only, for one question at a time."""
+
+    def __init__(self, config: DuckDBConfig, run: RunContext) -> None:
+        self._config = config
+        self._run = run
+        self.dialect = DuckDBDialect()
+        _check_writable(config)
+
+    def qualify(self, table: TableName) -> TableName:
+        made = TableName(table.schema or self._config.default_schema, table.table)
+        if made.schema is not None and made.schema.lower() == self._config.file.stem.lower() != "main":
+            raise PlanRefused(
+                f"schema {made.schema!r} has the name of its file",
+                why="DuckDB calls the database after the file and cannot tell the two apart",
+                remedy="rename the file, or use another schema",
+            )
+        return made
+
+    def has_schema(self, schema: str) -> bool:
+        session = self._read()
+        if session is None:
+            return schema == "main"
+        with session:
+            return session.has_schema(schema)
+
+    def inspect(self, table: TableName) -> TargetTable | None:
+        name = self.qualify(table)
+        session = self._read()
+        if session is None:
+            return None
+        with session:
+            return _inspect(session, name)
+
+    def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
+        return types.native(column, existing, cast)
+
+    def render(self, ddl: Ddl) -> list[str]:
+        return render(ddl)
+
+    def watermark(self, pipeline: str, table: TableName) -> str | None:
+        session = self._read()
+        if session is None:
+            return None
+        with session:
+            if not session.has_schema("_penstock"):
+                return None
+            check_format(session)
+            return last_watermark(session, pipeline, self.qualify(table))
+
+    def begin(self, plan: LoadPlan) -> Load:
+        if any(load.adopt for load in plan.tables):
+            raise Unsupported("a DuckDB load cannot adopt its staging", why="it is staged in files")
+        lock = FileLock.acquire(
+            self._config.lock_file, plan.run.run_id, plan.run.pipeline, target=str(self._config.file)
+        )
+        try:
+            failpoint("load.begin")
+            sweep(self._config.staging_base)
+            staging = None
+            if plan.native_query is None:
+                staging = StagingArea.create(self._config.staging_base, plan.run)
+            failpoint("load.staging")
+        except BaseException:
+            lock.release()
+            raise
+        return DuckDBLoad(self._config, plan, lock, staging)
+
+    def _read(self) -> Session | None:
+        """A read-only session, None while the file does not exist."""
+        return open_file(self._config, read_only=True) if self._config.file.exists() else None
+
+
+def _check_writable(config: DuckDBConfig) -> None:
+    """Say at planning what would otherwise fail after all rows have been staged."""
+    if config.in_memory:
+        return  # `open_file` refuses it with its reason
+    if config.read_only:
+        raise TargetError(f"connection {config.name!r} is read-only", remedy="remove read_only from it")
+    folder = config.file.parent
+    if not folder.is_dir():
+        raise TargetError(f"there is no folder {folder}", remedy="create it, or set another path")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        raise TargetError(f"cannot write in {folder}", why="permission denied", remedy="make it writable")
+    if config.file.exists() and not os.access(config.file, os.W_OK):
+        raise TargetError(f"cannot write {config.file}", why="permission denied", remedy="make it writable")
+
+
+# ---------------------------------------------------------------- what is there
+
+
+def _inspect(session: Session, name: TableName) -> TargetTable | None:
+    where = "database_name = current_database() and lower(schema_name) = lower(?) and lower(table_name) = lower(?)"
+    found = session.query(
+        f"select schema_name, table_name, sql, estimated_size, index_count from duckdb_tables() where {where}",
+        name.parts,
+    )
+    if not found:
+        return _refuse_view(session, name)
+    schema, table, sql, rows, indexes = found[0]
+    here = TableName(schema, table)
+    collations = _collations(sql)
+    columns = tuple(
+        TargetColumn(column, spelling + collations.get(column, ""), nullable, default is not None, bool(generated))
+        for column, spelling, nullable, default, generated in session.query(
+            "select column_name, data_type, is_nullable, column_default, is_generated from duckdb_columns()"
+            f" where {where} order by column_index",
+            here.parts,
+        )
+    )
+    constraints = session.query(
+        f"select constraint_type, constraint_column_names, constraint_text from duckdb_constraints() where {where}",
+        here.parts,
+    )
+    notes = [f"{kind.lower()}: {text}" for kind, _, text in constraints if kind in {"CHECK", "FOREIGN KEY", "UNIQUE"}]
+    if indexes:
+        notes.append(f"{indexes} indexes are kept up to date by the load, in memory")
+    known = session.has_schema("_penstock")
+    if known:
+        check_format(session)
+    return TargetTable(
+        here,
+        columns,
+        next((tuple(names) for kind, names, _ in constraints if kind == "PRIMARY KEY"), ()),
+        notes=tuple(notes),
+        owner=owner_of(session, here) if known else None,
+        loaded=frozenset(remembered(session, here)) if known else frozenset(),
+        rows=rows,
+    )
+
+
+def _refuse_view(session: Session, name: TableName) -> TargetTable | None:
+    views = session.query(
+        "select 1 from duckdb_views() where database_name = current_database()"
+        " and lower(schema_name) = lower(?) and lower(view_name) = lower(?)",
+        name.parts,
+    )
+    return TargetTable(name, (), refusals=(f"{name} is a view",)) if views else None
+
+
+def _collations(sql: str) -> dict[str, str]:
+    """Collated columns; the catalog tells of them only in the table's own statement."""
+    if " collate " not in sql.lower():
+        return {}
+    return {
+        column.name: f" COLLATE {collation.this.name}"
+        for column in sqlglot.parse_one(sql, dialect="duckdb").find_all(exp.ColumnDef)
+        for collation in column.find_all(exp.CollateColumnConstraint)
+    }
+
+
+# ---------------------------------------------------------------- the load
+
+
+class DuckDBLoad(Load):
+    """A load of one or more tables of a file. Holds the lock file, not the database."""
+
+    def __init__(self, config: DuckDBConfig, plan: LoadPlan, lock: FileLock, staging: StagingArea | None) -> None:
+        self._config = config
+        self._plan = plan
+        self._lock = lock
+        self._staging = staging
+
+    def sink(self, table: int) -> Sink:
+        if self._staging is None:
+            raise TargetError("a load inside one database stages nothing")
+        return self._staging.sink(table, [staged.column for staged in self._plan.tables[table].columns])
+
+    def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
+        session = open_file(self._config, read_only=False)
+        try:
+            done = self._in_transaction(session, receipts)
+            self._send_commit(session)
+        finally:
+            # At once: nobody can read the file while it is open. Closing also writes DuckDB's log
+            # into the file; if we died before, the next opener replays it.
+            session.close()
+        self.abort()
+        return done
+
+    def _in_transaction(self, session: Session, receipts: Sequence[Receipt]) -> LoadResult:
+        session.execute("begin transaction")
+        try:
+            failpoint("commit.begin")
+            ensure_catalog(session)
+            check_format(session)
+            counts, staged = Counts(), {}
+            for number, load in enumerate(self._plan.tables):
+                rows = self._make_raw(session, number, load, receipts)
+                before = counts.inserted
+                run_steps(session, load, counts, savepoints=self._dialect.savepoints)
+                staged[number] = counts.inserted - before if rows is None else rows
+                _drop_relations(session)
+            record_load(session, self._plan, staged)
+            failpoint("commit.loaded")
+        except BaseException:
+            _roll_back(session)
+            raise
+        return result(counts, sum(staged.values()))
+
+    _dialect = DuckDBDialect()
+
+    def _send_commit(self, session: Session) -> None:
+        try:
+            session.connection.execute("commit")
+        except duckdb.Error as error:
+            # The answer does not tell whether the log was written. Only the row that travelled in
+            # the same transaction does; to report a failure now could load everything twice.
+            session.close()
+            with open_file(self._config, read_only=False) as again:
+                if again.has_schema("_penstock") and was_committed(again, self._plan.run.run_id):
+                    return
+            raise translate(error, "target", "the commit was refused") from error
+        failpoint("commit.done")
+
+    def _make_raw(self, session: Session, number: int, load: TableLoad, receipts: Sequence[Receipt]) -> int | None:
+        """Make `RAW`; the number of rows in it, None if only the steps will tell."""
+        if self._plan.native_query is not None:
+            if not self._plan.materialize:
+                session.execute(f"create temp view {RAW} as {self._plan.native_query}")
+                return None
+            return session.execute(f"create temp table {RAW} as {self._plan.native_query}")
+        if self._staging is None:
+            raise TargetError("the load has no staging", kept=NOT_COMMITTED)
+        files = self._staging.files(number, receipts)
+        session.execute(f"create temp view {RAW} as {_raw_sql(session, load, files)}")
+        rows = session.query(f"select count(*) from {RAW}")[0][0]
+        return check_staged(load, rows, [receipt for receipt in receipts if receipt.table == number])
+
+    def abort(self) -> None:
+        if self._staging is not None:
+            self._staging.close()
+
+    def close(self) -> None:
+        self.abort()
+        self._lock.release()
+
+
+def _raw_sql(session: Session, load: TableLoad, files: Sequence[Path]) -> str:
+    planned = {staged.column.name: types.staged_type(staged.column.type) for staged in load.columns}
+    if not files:
+        nothing = ", ".join(f"cast(null as {sql}) as {types.quote(name)}" for name, sql in planned.items())
+        return f"select {nothing} where false"
+    listed = ", ".join(literal(str(path)) for path in files)
+    # By list, never by pattern; a folder's name must not become a column.
+    relation = f"read_parquet([{listed}], hive_partitioning = false, union_by_name = false)"
+    seen = {row[0]: row[1] for row in session.query(f"describe select * from {relation}")}
+    if seen != planned:
+        wrong = sorted(name for name in planned.keys() | seen.keys() if planned.get(name) != seen.get(name))
+        raise StagingLost(
+            "what was staged has other types than were planned",
+            why="; ".join(f"{name}: {seen.get(name)} instead of {planned.get(name)}" for name in wrong),
+            kept=NOT_COMMITTED,
+            place=str(load.table),
+        )
+    return f"select {', '.join(types.quote(name) for name in planned)} from {relation}"
+
+
+def _drop_relations(session: Session) -> None:
+    """Make room for the next table's `RAW` and `STAGED`; the latter may be a view or a table."""
+    for kind, catalog in (("view", "duckdb_views"), ("table", "duckdb_tables")):
+        for name in (STAGED, RAW):
+            found = f"select 1 from {catalog}() where temporary and {kind}_name = ?"
+            if session.query(found, (name,)):
+                session.execute(f"drop {kind} temp.{types.quote(name)}")
+
+
+def _roll_back(session: Session) -> None:
+    """End the transaction; if that fails too, closing the connection ends it."""
+    try:
+        session.connection.execute("rollback")
+    except duckdb.Error:
+        session.close()

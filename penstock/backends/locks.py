@@ -1,0 +1,119 @@
+"""Lock files: who may write to a target that is a file, on this machine.
+
+`flock` on a file of its own, never on the database: closing a handle on a database file would
+drop the locks that its library holds. The kernel frees the lock when its holder dies, so there is
+no stale lock to judge. Local file systems only.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import json
+import os
+import socket
+from pathlib import Path
+
+from penstock.errors import Busy, PenstockError, TargetError
+
+DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+NO_WRITE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+
+
+class FileLock:
+    """An exclusive lock, held until `release`, by this process and nobody else."""
+
+    def __init__(self, path: Path, descriptor: int) -> None:
+        self.path = path
+        self._descriptor: int | None = descriptor
+
+    @staticmethod
+    def try_acquire(path: Path, run_id: str = "", pipeline: str = "") -> FileLock | None:
+        """The lock, or None if someone holds it."""
+        while True:
+            descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+            try:
+                fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                os.close(descriptor)
+                return None
+            # The last holder may have removed the file between our open and our lock: then we
+            # hold a file that nobody else will ever look at, and a second run could hold its
+            # successor at the same time.
+            if _still_there(path, descriptor):
+                break
+            os.close(descriptor)
+        if run_id:
+            holder = {"run": run_id, "pipeline": pipeline, "host": socket.gethostname(), "pid": os.getpid()}
+            os.ftruncate(descriptor, 0)
+            os.pwrite(descriptor, json.dumps(holder).encode(), 0)
+        return FileLock(path, descriptor)
+
+    @staticmethod
+    def acquire(path: Path, run_id: str, pipeline: str, target: str) -> FileLock:
+        """The lock, or `Busy` naming its holder."""
+        try:
+            lock = FileLock.try_acquire(path, run_id, pipeline)
+        except OSError as error:
+            raise cannot_write(error, path.parent) from error
+        if lock is None:
+            raise Busy(
+                f"another run is writing to {target}",
+                why=_holder(path),
+                kept="this run has touched nothing",
+                remedy="wait for it, or cancel it, and run again",
+            )
+        return lock
+
+    def release(self) -> None:
+        """Remove the file and let go. Safe twice."""
+        if self._descriptor is not None:
+            descriptor, self._descriptor = self._descriptor, None
+            # Removed while still held: whoever waits on this very file will see that it is gone.
+            self.path.unlink(missing_ok=True)
+            os.close(descriptor)
+
+
+def _still_there(path: Path, descriptor: int) -> bool:
+    ours = os.fstat(descriptor)
+    try:
+        theirs = path.stat()
+    except FileNotFoundError:
+        return False
+    return (ours.st_dev, ours.st_ino) == (theirs.st_dev, theirs.st_ino)
+
+
+def _holder(path: Path) -> str:
+    try:
+        known = json.loads(path.read_text())
+        who = f"pipeline {known['pipeline']!r}, run {known['run']}"
+        return f"{who}, process {known['pid']} on {known['host']} holds the lock"
+    except (OSError, ValueError, KeyError):
+        return "a run that has just started or ended holds the lock"
+
+
+def cannot_write(error: OSError, folder: Path) -> PenstockError:
+    """What the operating system said about a write, for people."""
+    reason = os.strerror(error.errno) if error.errno else str(error)
+    if error.errno in DISK_FULL:
+        return TargetError(
+            "the disk is full",
+            why=f"{reason}: {folder}",
+            kept="nothing was committed",
+            remedy="free space there, or set `staging` of the connection to a folder on a larger disk",
+        )
+    if error.errno in NO_WRITE:
+        return TargetError(
+            f"cannot write in {folder}",
+            why=reason,
+            kept="nothing was committed",
+            remedy="make the folder writable, or set another path",
+        )
+    if error.errno in {errno.ENOENT, errno.ENOTDIR}:
+        return TargetError(
+            f"there is no folder {folder}",
+            why=reason,
+            kept="nothing was committed",
+            remedy="create it, or set another path",
+        )
+    return TargetError(f"writing in {folder} failed", why=reason, kept="nothing was committed")
