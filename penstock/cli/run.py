@@ -95,7 +95,7 @@ def run_one(project: Project, pipeline: Pipeline, store: Store, options: RunOpti
 
 def of_record(record: RunRecord) -> Outcome:
     """The outcome that the run history holds."""
-    seconds = (record.finished_at - record.started_at).total_seconds() if record.finished_at else 0.0
+    seconds = record.seconds or 0.0
     return Outcome(
         pipeline=record.pipeline,
         run_id=record.run_id,

@@ -34,7 +34,7 @@ def show_list(records: Sequence[RunRecord], form: Output) -> None:
             out.cell(record.state, COLOURS.get(record.state, "")),
             out.cell(record.path or "", "dim"),
             *(out.cell(out.count(n)) for n in (record.rows, record.inserted, record.updated, record.deleted)),
-            out.cell("" if (taken := seconds(record)) is None else f"{taken:.1f}"),
+            out.cell("" if (taken := record.seconds) is None else f"{taken:.1f}"),
         )
     out.out().print(made)
 
@@ -48,7 +48,7 @@ def show_one(record: RunRecord, form: Output) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
-    taken = seconds(record)
+    taken = record.seconds
     facts: list[tuple[str, str, str]] = [
         ("run", record.run_id, "bold"),
         ("pipeline", record.pipeline, ""),
@@ -75,17 +75,9 @@ def show_one(record: RunRecord, form: Output) -> None:
 def as_json(record: RunRecord) -> dict[str, Any]:
     """The record with its embedded JSON opened up."""
     fields: dict[str, Any] = out.plain(record)
-    for name in ("error", "plan"):
-        if isinstance(fields.get(name), str):
-            fields[name] = json.loads(fields[name])
-    fields["seconds"] = seconds(record)
+    fields["plan"] = json.loads(record.plan) if record.plan else None
+    fields["seconds"] = record.seconds
     return fields
-
-
-def seconds(record: RunRecord) -> float | None:
-    if record.finished_at is None:
-        return None
-    return round((record.finished_at - record.started_at).total_seconds(), 3)
 
 
 def when(moment: datetime | None) -> str:
@@ -106,6 +98,5 @@ def _rows(record: RunRecord) -> str:
 def _error(record: RunRecord) -> list[tuple[str, str]]:
     if not record.error:
         return []
-    error = json.loads(record.error) if isinstance(record.error, str) else dict(record.error)
     labels = (("error", "what"), ("why", "why"), ("kept", "kept"), ("next", "remedy"))
-    return [(label, str(error[name])) for label, name in labels if error.get(name)]
+    return [(label, str(record.error[name])) for label, name in labels if record.error.get(name)]
