@@ -84,6 +84,7 @@ class DuckDBHarness(Harness):
 
     def __init__(self, path: Path) -> None:
         self.path = path
+        self.execute()  # the file exists from the start, as a server's database does
 
     def options(self) -> dict[str, Any]:
         return {"type": "duckdb", "path": str(self.path)}
