@@ -168,7 +168,8 @@ def _project(invocation: Invocation) -> tuple[Project | None, Checked]:
 
 
 def _state(invocation: Invocation, project: Project) -> Checked:
-    runs = invocation.store(project).runs(limit=1)
+    with invocation.store(project) as store:
+        runs = store.runs(limit=1)
     return Checked("state", "ok", f"last run {runs[0].state}: {runs[0].pipeline}" if runs else "empty: no run yet")
 
 

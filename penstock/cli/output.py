@@ -66,6 +66,13 @@ def cell(value: object, style: str = "") -> Any:
     return Text(redact("" if value is None else str(value)), style=style)
 
 
+def spans(*parts: tuple[str, str]) -> Any:
+    """A line of (text, style) parts, masked like a cell."""
+    from rich.text import Text
+
+    return Text.assemble(*((redact(text), style) for text, style in parts))
+
+
 def print_json(records: Sequence[object] | object) -> None:
     """JSON and nothing else on stdout; strings are masked one by one, so that field names stay."""
     text = json.dumps(redact_values(plain(records)), indent=2, ensure_ascii=False)

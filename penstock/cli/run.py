@@ -69,9 +69,9 @@ def run(
     if dry_run:
         _dry_run(project, chosen, _options(full_refresh=full_refresh, dry_run=True, limit=limit), output)
         return
-    store = invocation.store(project)
     options = _options(full_refresh=full_refresh, dry_run=False, limit=limit)
-    outcomes = [outcome for pipeline in chosen for outcome in run_one(project, pipeline, store, options)]
+    with invocation.store(project) as store:
+        outcomes = [outcome for pipeline in chosen for outcome in run_one(project, pipeline, store, options)]
     view.show(outcomes, output)
     if any(outcome.state != "done" for outcome in outcomes):
         raise typer.Exit(1)

@@ -33,8 +33,8 @@ def list_runs(
     """List runs, newest first."""
     from penstock.cli.views import runs as view
 
-    store = _store(ctx)
-    view.show_list(store.runs(pipeline=pipeline, state=state, limit=limit), output)
+    with _store(ctx) as store:
+        view.show_list(store.runs(pipeline=pipeline, state=state, limit=limit), output)
 
 
 @app.command("show")
@@ -46,7 +46,8 @@ def show_run(
     """Show one run: what it did, how long it took, and why it failed."""
     from penstock.cli.views import runs as view
 
-    view.show_one(find(_store(ctx), run_id), output)
+    with _store(ctx) as store:
+        view.show_one(find(store, run_id), output)
 
 
 def find(store: Store, run_id: str) -> RunRecord:

