@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+import pyarrow as pa
+
 from penstock.backends.base import Check, LoadPlan, LoadResult, Receipt, Step, TableLoad, UserSql
 from penstock.errors import DataError, PenstockError, StagingLost, StateError, TargetError
 from penstock.schema import Column, Logical, TableName
@@ -231,7 +233,9 @@ def recall(column: Column, memory: dict[str, tuple[str, str, Logical | None]], t
     known = memory.get(column.name)
     if known is None or known[0] != type_sql:
         return column
-    return Column(column.name, column.type, known[2], known[1], column.nullable)
+    # A logical word belongs to a text form; the same column may have travelled in another one.
+    logical = known[2] if pa.types.is_string(column.type) else column.logical
+    return Column(column.name, column.type, logical, known[1], column.nullable)
 
 
 def result(counts: Counts, staged: int) -> LoadResult:
