@@ -260,9 +260,12 @@ class Connections(Mapping[str, "ConnectionConfig"]):
             prefix = f"{PREFIX}{_upper(type_)}_"
             for variable in self._sources.environment:
                 rest = variable.removeprefix(prefix)
-                if not variable.startswith(prefix) or any(rest.startswith(f"{name}_") for name in seen):
+                if not variable.startswith(prefix) or _belongs_plainly(rest, seen):
                     continue
-                name, option = _split_property(rest.lower(), registry.backend(type_).config)
+                model = registry.backend(type_).config
+                if any(rest.removeprefix(f"{name}_").lower() in _fields(model) for name in seen):
+                    continue
+                name, option = _split_property(rest.lower(), model)
                 if name and option:
                     names.add(name)
         return names
@@ -320,6 +323,11 @@ def _upper(name: str) -> str:
     return re.sub(r"[^A-Z0-9]", "_", name.upper())
 
 
+def _belongs_plainly(rest: str, names: set[str]) -> bool:
+    """Whether `SHOP_HOST` is a property of `SHOP` by its look; of `SHOP_EU_HOST` only the backend can tell."""
+    return any(rest.startswith(f"{name}_") and "_" not in rest.removeprefix(f"{name}_") for name in names)
+
+
 def _fields(model: type[ConnectionConfig]) -> dict[str, FieldInfo]:
     """The options of a backend under the names users write."""
     named = {info.alias or name: info for name, info in model.model_fields.items()}
@@ -364,9 +372,11 @@ def _dsn_options(uri: str, model: type[ConnectionConfig]) -> dict[str, Any]:
         return {"dsn": uri}
     parts = urlsplit(uri)
     path = unquote(parts.netloc + parts.path)
-    return {model.path_base or "path": path.removeprefix("/") if path.startswith("/:") else path} | dict(
-        parse_qsl(parts.query)
-    )
+    if path.startswith("/"):  # duckdb:///x and duckdb:////x both name /x
+        path = "/" + path.lstrip("/")
+    if path.startswith("/:"):  # duckdb:///:memory:
+        path = path[1:]
+    return {model.path_base or "path": path} | dict(parse_qsl(parts.query))
 
 
 def _below(root: Path, value: str) -> str:
