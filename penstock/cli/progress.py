@@ -91,7 +91,7 @@ class Bar:
         if self._waiting in self._progress.task_ids:
             self._progress.remove_task(self._waiting)
         key = (event.pipeline, str(event.table))
-        name = event.pipeline if str(event.table) in ("", "None") else f"{event.pipeline} {event.table}"
+        name = event.pipeline if event.table in ("", "query") else f"{event.pipeline} {event.table}"
         if key not in self._tasks:
             self._tasks[key] = self._progress.add_task(name, total=None, phase="", speed="")
         task = self._tasks[key]

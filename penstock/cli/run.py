@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -82,7 +82,7 @@ def run_one(project: Project, pipeline: Pipeline, store: Store, options: RunOpti
     from penstock.cli import errors, progress
     from penstock.run import pipeline as runner
 
-    began = time.monotonic()
+    began = datetime.now(UTC)
     try:
         with progress.reporter(pipeline.name) as report:
             return [of_record(record) for record in runner.run(project, pipeline, store, options, report)]
@@ -90,7 +90,17 @@ def run_one(project: Project, pipeline: Pipeline, store: Store, options: RunOpti
         raise
     except PenstockError as error:
         errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
-        return [_failed(pipeline, error, time.monotonic() - began)]
+        told = error.to_record()
+    except Exception as error:  # noqa: BLE001  a bug in one pipeline must not keep the others from running
+        errors.show(error)
+        told = PenstockError(f"unexpected {type(error).__name__}").to_record()
+    if not pipeline.show_keys:
+        told["keys"] = []
+    # The tables that were done before one failed are committed, and the history knows them.
+    runs = [record for record in store.runs(pipeline=pipeline.name, limit=1000) if record.started_at >= began]
+    done = [of_record(record) for record in reversed(runs) if record.state == "done"]
+    failed = next((record for record in runs if record.state == "failed"), None)
+    return [*done, replace(of_record(failed), error=told) if failed else _unstarted(pipeline, told, began)]
 
 
 def of_record(record: RunRecord) -> Outcome:
@@ -111,15 +121,13 @@ def of_record(record: RunRecord) -> Outcome:
         bytes=record.bytes or 0,
         partitions=record.partitions,
         seconds=round(seconds, 3),
-        rows_per_second=round((record.rows or 0) / seconds, 1) if seconds > 0 else None,
+        rows_per_second=round(record.rows / seconds, 1) if record.rows and seconds > 0 else None,
         error=None,
     )
 
 
-def _failed(pipeline: Pipeline, error: PenstockError, seconds: float) -> Outcome:
-    record = error.to_record()
-    if not pipeline.show_keys:
-        record["keys"] = []
+def _unstarted(pipeline: Pipeline, error: dict[str, Any], began: datetime) -> Outcome:
+    """A pipeline that failed before the history knew of it: a connection that is not there, say."""
     return Outcome(
         pipeline=pipeline.name,
         run_id=None,
@@ -127,16 +135,16 @@ def _failed(pipeline: Pipeline, error: PenstockError, seconds: float) -> Outcome
         mode=pipeline.mode,
         path=None,
         source=pipeline.source,
-        target=None,
+        target=str(pipeline.target),
         rows=0,
         inserted=0,
         updated=0,
         deleted=0,
         bytes=0,
         partitions=None,
-        seconds=round(seconds, 3),
+        seconds=round((datetime.now(UTC) - began).total_seconds(), 3),
         rows_per_second=None,
-        error=record,
+        error=error,
     )
 
 
