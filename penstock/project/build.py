@@ -128,7 +128,14 @@ def _connection_names(
 ) -> list[PenstockError]:
     findings: list[PenstockError] = []
     for key, name in (("source", pipeline.source), ("target", pipeline.target.connection)):
-        if key not in invalid and name not in connections:
+        if key in invalid:
+            continue
+        try:
+            known = name in connections
+        except PenstockError as error:  # the environment contradicts itself about it
+            findings.append(error)
+            continue
+        if not known:
             findings.append(
                 ConfigError(
                     f"pipeline {pipeline.name!r} names a connection that does not exist: {name!r}",

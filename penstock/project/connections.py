@@ -17,7 +17,7 @@ from urllib.parse import parse_qsl, unquote, urlsplit
 from penstock.backends import registry
 from penstock.errors import ConfigError, PenstockError
 from penstock.observe import redact
-from penstock.project.findings import nearest, raise_all, reason, suggestion, unknown_key
+from penstock.project.findings import each, nearest, raise_all, reason, suggestion, unknown_key
 from penstock.project.interpolate import interpolate
 
 if TYPE_CHECKING:
@@ -130,8 +130,6 @@ class Connections(Mapping[str, "ConnectionConfig"]):
         return errors
 
     def problems(self, name: str) -> list[PenstockError]:
-        from penstock.project.findings import each
-
         try:
             self[name]
         except PenstockError as error:
@@ -156,8 +154,10 @@ class Connections(Mapping[str, "ConnectionConfig"]):
         try:
             return model(**{**options, "type": type_, "name": name})
         except ValidationError as error:
-            raise_all(_from_pydantic(name, error, places))
-            raise
+            findings = _from_pydantic(name, error, places)
+        # Raised out here, so that pydantic's own error, which prints the values, is not its context.
+        raise_all(findings)
+        raise AssertionError("a refused config has findings")
 
     def _options(
         self, name: str, type_: str, model: type[ConnectionConfig]

@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic.json_schema import SkipJsonSchema
 
 from penstock.errors import ConfigError
 from penstock.project.connections import Connections
@@ -52,7 +53,8 @@ PLACEHOLDER = re.compile(r"\{(table|schema)\}")
 
 
 class Model(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
+    # Inputs are hidden: a filled-in variable may be a secret.
+    model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True, hide_input_in_errors=True)
 
 
 class ColumnOption(Model):
@@ -126,7 +128,7 @@ class Pipeline(Model):
     on_null_cursor: Literal["error", "include", "skip"] = DEFAULT_ON_NULL_CURSOR
     columns: dict[str, ColumnOption] = Field(default_factory=dict, description="per column: type, rename, nan")
     transform: str | None = Field(None, min_length=1, description="Spark SQL over the view `source`")
-    transform_function: Callable[..., Any] | None = Field(None, repr=False)  # from the decorator only
+    transform_function: SkipJsonSchema[Callable[..., Any] | None] = Field(None, repr=False)  # from the decorator only
     transforms_pre: tuple[str, ...] = Field((), description="SQL on the target before the load, in its transaction")
     transforms_post: tuple[str, ...] = Field((), description="SQL on the target after it, in the same transaction")
     on_drift: Literal["error", "evolve", "ignore"] = DEFAULT_ON_DRIFT

@@ -39,7 +39,7 @@ class Document:
 def read(path: Path) -> Document:
     file = shown(path)
     try:
-        text = path.read_bytes().decode()
+        text = path.read_bytes().decode("utf-8-sig")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read", why=error.strerror or type(error).__name__) from error
     except UnicodeDecodeError as error:

@@ -137,11 +137,7 @@ class Store(ABC):
         pid of a dead one started at another time, and is not taken for it.
         """
         host = socket.gethostname()
-        dead = [
-            record
-            for record in self.runs(state="running", limit=None)
-            if record.host == host and start_of(record.pid) != (record.process or None)
-        ]
+        dead = [record for record in self.runs(state="running", limit=None) if record.host == host and _gone(record)]
         # A run that ended between the look and the mark keeps its own ending.
         marked = [replace(record, state="interrupted") for record in dead]
         return [record for record in marked if self._update(record, only_running=True)]
@@ -162,6 +158,11 @@ class Store(ABC):
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.close()
+
+
+def _gone(record: RunRecord) -> bool:
+    alive = start_of(record.pid)
+    return alive is None or bool(record.process and record.process != alive)
 
 
 def without_keys(error: Mapping[str, Any] | None) -> dict[str, Any] | None:

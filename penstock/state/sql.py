@@ -161,7 +161,9 @@ class SqlStore(Store):
             path.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise self._unusable(error.strerror or type(error).__name__) from error
-        engine = create_engine(f"sqlite:///{path}", poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS})
+        engine = create_engine(
+            URL.create("sqlite", database=str(path)), poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS}
+        )
         event.listen(engine, "connect", _prepare_sqlite)
         event.listen(engine, "begin", _begin_sqlite)
         return engine

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import traceback
 from collections.abc import Callable
 from pathlib import Path
 
@@ -158,7 +161,8 @@ def test_wrong_values_are_told_without_the_value(make: Make) -> None:
     [found] = _problems(make(FILES + 'threads = "s3cret-word"\n'), "files")
     assert found.what == "threads of connection 'files' is wrong"
     assert found.place == "penstock.toml:6"
-    assert "s3cret-word" not in f"{found} {found.remedy}"
+    trace = "".join(traceback.format_exception(found))  # what a log would hold
+    assert "s3cret-word" not in f"{trace} {found.remedy}"
     [missing] = _problems(make('[connections.files]\ntype = "duckdb"\n'), "files")
     assert missing.what == "path of connection 'files' is missing"
 
@@ -192,3 +196,17 @@ def test_two_backends_for_one_name(make: Make) -> None:
     project = make(PENSTOCK_DUCKDB_LAKE_PATH="x", PENSTOCK_POSTGRES_LAKE_HOST="h")
     [found] = _problems(project, "lake")
     assert "as duckdb and as postgres" in found.what
+
+
+def test_a_missing_driver_gets_its_install_line(make: Make, tmp_path: Path) -> None:
+    make(FILES)
+    code = (
+        "import sys; sys.modules['duckdb'] = None\n"
+        "import penstock\n"
+        f"project = penstock.load_project({str(tmp_path)!r})\n"
+        "assert [e.name for e in project.connections.entries()] == ['files']\n"
+        "try: project.connection('files')\n"
+        "except penstock.DriverMissing as error: print(error.remedy)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "pip install 'penstock[duckdb]'"

@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import json
+import tomllib
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
 from penstock.project import toml
@@ -115,6 +119,32 @@ def test_files_that_cannot_be_read(tmp_path: Path) -> None:
     latin.write_bytes(b'a = "\xe9"\n')
     with pytest.raises(ConfigError, match="not UTF-8"):
         toml.read(latin)
+
+
+def test_a_byte_order_mark_is_no_key(tmp_path: Path) -> None:
+    file = tmp_path / "penstock.toml"
+    file.write_bytes(b"\xef\xbb\xbf[a]\nb = 1\n")
+    assert toml.read(file).content == {"a": {"b": 1}}
+
+
+KEYS = st.text(st.characters(exclude_categories=("Cs",)), max_size=6)
+
+
+@given(st.lists(st.lists(KEYS, min_size=1, max_size=3).map(tuple), min_size=1, max_size=8, unique_by=lambda p: p[0]))
+def test_any_key_has_the_line_it_stands_on(paths: list[tuple[str, ...]]) -> None:
+    """Keys of any characters, dotted and quoted; strings that look like keys stand between them."""
+
+    def quoted(part: str) -> str:
+        return json.dumps(part, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+    lines, expected = [], {}
+    for path in paths:
+        lines += ["decoy" + str(len(lines)) + ' = """', "x = 1", '[y]"""']
+        lines.append(".".join(quoted(part) for part in path) + " = [1, {a = '#'}] # z = 1")
+        expected[path] = len(lines)
+    found = toml._Scanner("\n".join(lines)).scan()
+    assert tomllib.loads("\n".join(lines))
+    assert {path: found[path] for path in expected} == expected
 
 
 ENVIRONMENT = {"HOST": "db.example", "EMPTY": "", "SECRET": "p$ss${HOST}"}
