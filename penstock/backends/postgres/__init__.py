@@ -1,0 +1,88 @@
+"""PostgreSQL as source and target."""
+
+from __future__ import annotations
+
+from penstock.backends.base import (
+    Backend,
+    ConnectionConfig,
+    ReadRequest,
+    RunContext,
+    Source,
+    TableInfo,
+    Target,
+)
+from penstock.backends.postgres.capabilities import CAPABILITIES
+from penstock.backends.postgres.config import PostgresConfig
+from penstock.backends.postgres.connect import DriverSession, Identity, open_driver_session
+from penstock.backends.postgres.read import READABLE, PostgresSource
+from penstock.backends.postgres.write import PostgresTarget
+from penstock.errors import ConfigError
+from penstock.schema import TableName
+
+_TABLES = """
+select n.nspname::text, c.relname::text, c.relkind::text,
+       case when c.reltuples >= 0 then c.reltuples::int8 end,
+       case when c.relkind in ('r', 'm') then pg_total_relation_size(c.oid) end,
+       array(select a.attname::text from pg_index i cross join unnest(i.indkey) with ordinality as k(attnum, ord)
+             join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
+             where i.indrelid = c.oid and i.indisprimary order by k.ord)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where c.relkind in ('r', 'p', 'v', 'm', 'f') and n.nspname not in ('information_schema', '_penstock')
+  and n.nspname !~ '^pg_' and not c.relispartition
+  and has_schema_privilege(n.oid, 'usage')
+order by 1, 2
+"""
+# Two sessions agree on these, or a statement on one may read or print something else than the other.
+_READS_ALIKE = (
+    ("user", "select session_user::text || '/' || current_user::text"),
+    ("search_path", "select current_setting('search_path')"),
+    ("role settings", "select coalesce(string_agg(name || '=' || setting, ';' order by name), '') from pg_settings"
+     " where name in ('row_security', 'default_transaction_isolation', 'array_nulls', 'xmloption', 'xmlbinary',"
+     " 'transform_null_equals')"),
+)  # fmt: skip
+PROBE = "penstock"
+
+
+class PostgresBackend(Backend):
+    capabilities = CAPABILITIES
+    config = PostgresConfig
+
+    def source(self, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
+        return PostgresSource(_mine(config), request, run)
+
+    def target(self, config: ConnectionConfig, run: RunContext) -> Target:
+        return PostgresTarget(_mine(config), run)
+
+    def test(self, config: ConnectionConfig) -> str:
+        with open_driver_session(_mine(config).conninfo(), PROBE) as connection:
+            version = connection.info.parameter_status("server_version") or str(connection.info.server_version)
+        return f"PostgreSQL {version.split()[0]}"
+
+    def tables(self, config: ConnectionConfig) -> list[TableInfo]:
+        conninfo = _mine(config).conninfo()
+        with open_driver_session(conninfo, PROBE, (("search_path", "pg_catalog"),)) as connection:
+            rows = DriverSession(connection, conninfo).query(_TABLES)
+        return [
+            TableInfo(TableName(schema, name), READABLE[kind], count, size, tuple(key))
+            for schema, name, kind, count, size, key in rows
+        ]
+
+    def same_database(self, a: ConnectionConfig, b: ConnectionConfig) -> tuple[bool, str]:
+        first, second = _mine(a).conninfo(), _mine(b).conninfo()
+        with open_driver_session(first, PROBE) as one, open_driver_session(second, PROBE) as two:
+            left, right = DriverSession(one, first), DriverSession(two, second)
+            if left.query(Identity.QUERY) != right.query(Identity.QUERY):
+                return False, "source and target are different databases"
+            for name, question in _READS_ALIKE:
+                if left.query(question) != right.query(question):
+                    return False, f"source and target differ in their {name}"
+        return True, "source and target are the same database"
+
+
+def _mine(config: ConnectionConfig) -> PostgresConfig:
+    if not isinstance(config, PostgresConfig):
+        raise ConfigError(f"connection {config.name!r} is not a postgres connection")
+    return config
+
+
+__all__ = ["PostgresBackend", "PostgresConfig"]

@@ -1,0 +1,148 @@
+"""What the server's catalog says about types, tables and keys. Reads only.
+
+Callers run these with `search_path = pg_catalog`, so that user types come out qualified.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from penstock.backends.postgres.types import PgType
+
+Query = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
+
+HEAP = "heap"
+
+
+@dataclass(frozen=True, slots=True)
+class Described:
+    """A column of a table or a query, before its type is looked up."""
+
+    name: str
+    oid: int
+    typmod: int
+    dims: int = 0
+    nullable: bool = True
+    attnum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Relation:
+    """A relation that a read touches."""
+
+    oid: int
+    schema: str
+    name: str
+    kind: str  # pg_class.relkind
+    method: str  # access method, "" where there is none
+    bytes: int = 0
+    children: bool = False
+
+    @property
+    def sql(self) -> str:
+        return f"{_quote(self.schema)}.{_quote(self.name)}"
+
+    @property
+    def is_heap(self) -> bool:
+        return self.kind in "rm" and self.method == HEAP
+
+
+_TYPES = """
+with recursive wanted as (
+  select ord, oid, typmod, 0 as depth
+  from unnest(%s::oid[], %s::int4[]) with ordinality as u(oid, typmod, ord)
+  union all
+  select w.ord, t.typbasetype, t.typtypmod, w.depth + 1
+  from wanted w join pg_type t on t.oid = w.oid where t.typtype = 'd'
+), based as (
+  select distinct on (ord) ord, oid, typmod from wanted order by ord, depth desc
+)
+select t.typname::text, n.nspname::text, format_type(t.oid, b.typmod), b.typmod, t.typtype::text,
+       e.typname::text, en.nspname::text, e.typtype::text,
+       array(select enumlabel::text from pg_enum where enumtypid = t.oid order by enumsortorder)
+from based b join pg_type t on t.oid = b.oid join pg_namespace n on n.oid = t.typnamespace
+  left join pg_type e on e.oid = t.typelem and e.typarray = t.oid
+  left join pg_namespace en on en.oid = e.typnamespace
+order by b.ord
+"""
+
+
+def types(query: Query, wanted: Sequence[tuple[int, int]]) -> list[PgType]:
+    """The types of `(oid, typmod)`, domains followed down to their base."""
+    if not wanted:
+        return []
+    rows = query(_TYPES, ([oid for oid, _ in wanted], [typmod for _, typmod in wanted]))
+    found = []
+    for name, schema, spelling, typmod, kind, element, element_schema, element_kind, labels in rows:
+        inner = PgType(element, element_schema, element, kind=element_kind) if element is not None else None
+        found.append(PgType(name, schema, spelling, typmod, kind, inner, tuple(labels)))
+    return found
+
+
+_RELATION = """
+select c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, coalesce(am.amname::text, ''),
+       case when c.relkind in ('r', 'm') then coalesce(pg_relation_size(c.oid), 0) else 0 end,
+       exists (select from pg_inherits where inhparent = c.oid)
+from pg_class c join pg_namespace n on n.oid = c.relnamespace left join pg_am am on am.oid = c.relam
+"""
+
+
+def relation(query: Query, name: str) -> Relation | None:
+    """The relation that the quoted `name` means now, in the session's own search path."""
+    rows = query("select to_regclass(%s)::oid::int8", (name,))
+    return None if rows[0][0] is None else relation_of(query, rows[0][0])
+
+
+def relation_of(query: Query, oid: int) -> Relation | None:
+    rows = query(_RELATION + " where c.oid = %s", (oid,))
+    return Relation(*rows[0]) if rows else None
+
+
+def relations_named(query: Query, names: Sequence[tuple[str, str]]) -> list[Relation]:
+    if not names:
+        return []
+    rows = query(
+        _RELATION + " where (n.nspname::text, c.relname::text) in (select * from unnest(%s::text[], %s::text[]))",
+        ([schema for schema, _ in names], [name for _, name in names]),
+    )
+    return [Relation(*row) for row in rows]
+
+
+def family(query: Query, oid: int) -> list[Relation]:
+    """A table and all that inherit from it, in a fixed order. The root comes first."""
+    rows = query(
+        "with recursive family as (select %s::oid as oid, 0 as depth union"
+        " select i.inhrelid, f.depth + 1 from pg_inherits i join family f on i.inhparent = f.oid)"
+        + _RELATION.replace(
+            "from pg_class c",
+            "from (select oid, min(depth) as depth from family group by oid) f join pg_class c on c.oid = f.oid",
+        )
+        + " order by f.depth, c.oid",
+        (oid,),
+    )
+    return [Relation(*row) for row in rows]
+
+
+def table_columns(query: Query, oid: int) -> list[Described]:
+    rows = query(
+        "select attname::text, atttypid::int8, atttypmod, attndims, not attnotnull, attnum from pg_attribute"
+        " where attrelid = %s and attnum > 0 and not attisdropped order by attnum",
+        (oid,),
+    )
+    return [Described(*row) for row in rows]
+
+
+def primary_key(query: Query, oid: int) -> tuple[str, ...]:
+    rows = query(
+        "select a.attname::text from pg_index i cross join unnest(i.indkey) with ordinality as k(attnum, ord)"
+        " join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum"
+        " where i.indrelid = %s and i.indisprimary order by k.ord",
+        (oid,),
+    )
+    return tuple(name for (name,) in rows)
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,164 @@
+"""How a Postgres connection is configured, and what of it travels to workers.
+
+A DSN is parsed here, on the driver; drivers get keywords, never the URI, because libpq repeats
+pieces of a malformed URI, password included, in its errors. No text made here holds a secret.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import subprocess
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, Literal
+from urllib.parse import unquote
+
+import psycopg
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
+from pydantic import Field, SecretStr, model_validator
+
+from penstock.backends.base import ConnectionConfig
+from penstock.errors import ConfigError, ConnectionFailed
+
+# A target that others use must not be queued for: a lock we wait for also blocks all who come after.
+DEFAULT_LOCK_TIMEOUT = "30s"
+# Long enough for a slow name server, short enough that a wrong host is told within a coffee sip.
+DEFAULT_CONNECT_TIMEOUT = 10
+PASSWORD_COMMAND_SECONDS = 60
+# A dead peer is noticed within a minute, also when it went away without a word.
+KEEPALIVES = {"keepalives": "1", "keepalives_idle": "20", "keepalives_interval": "10", "keepalives_count": "4"}
+SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret")
+
+
+class PostgresConfig(ConnectionConfig):
+    """`[connections.NAME] type = "postgres"`: a `dsn`, or `host`, `user` … as libpq names them."""
+
+    type: Literal["postgres"] = "postgres"
+    dsn: SecretStr | None = Field(None, description="A URI or libpq keywords; other options override its parts.")
+    host: str | None = None
+    port: int | None = Field(None, ge=1, le=65535)
+    user: str | None = None
+    password: SecretStr | None = None
+    password_command: str | None = Field(None, description="Run for each new connection; prints the password.")
+    dbname: str | None = None
+    sslmode: str | None = None
+    options: dict[str, str] = Field(default_factory=dict, description="Any further libpq keyword.")
+    schema_: str = Field("public", alias="schema", description="Where target tables without a schema go.")
+    max_connections: int = Field(16, ge=2, description="Most sessions a run opens on this server.")
+    lock_timeout: str = Field(DEFAULT_LOCK_TIMEOUT, description="How long a load waits for a lock on its target.")
+
+    path_base: ClassVar[str] = ""
+
+    @model_validator(mode="after")
+    def _known_keywords(self) -> PostgresConfig:
+        known = {option.keyword.decode() for option in psycopg.pq.Conninfo.get_defaults()}
+        for name in self.options:
+            if name not in known:
+                raise ValueError(f"options.{name} is no libpq keyword")
+            if name in SECRET_KEYWORDS:
+                raise ValueError(f"options.{name} would be shown: use `{name}` of the connection or a passfile")
+        if not re.fullmatch(r"\d+\s*(us|ms|s|min|h|d)?", self.lock_timeout):
+            raise ValueError("lock_timeout is a duration such as '30s'")
+        return self
+
+    def conninfo(self) -> Conninfo:
+        """The keywords of this connection, ready to travel."""
+        keywords = self._parsed_dsn()
+        for name in ("host", "port", "user", "dbname", "sslmode"):
+            value = getattr(self, name)
+            if value is not None:
+                keywords[name] = str(value)
+        keywords |= self.options
+        if self.password is not None:
+            keywords["password"] = self.password.get_secret_value()
+        keywords.setdefault("connect_timeout", str(DEFAULT_CONNECT_TIMEOUT))
+        secrets = {name: keywords.pop(name) for name in SECRET_KEYWORDS if name in keywords}
+        return Conninfo(
+            self.name or self.type,
+            tuple(sorted((KEEPALIVES | keywords).items())),
+            tuple(sorted(secrets.items())),
+            self.password_command,
+        )
+
+    def _parsed_dsn(self) -> dict[str, str]:
+        if self.dsn is None:
+            return {}
+        text = self.dsn.get_secret_value().strip()
+        # SQLAlchemy's spelling of the same thing.
+        text = re.sub(r"^(postgres(?:ql)?)\+\w+://", r"\1://", text)
+        try:
+            return {name: str(value) for name, value in conninfo_to_dict(text).items()}
+        except psycopg.Error:
+            # libpq's own message repeats the text, so the cause is dropped, not chained.
+            why = _why_malformed(text)
+        raise ConfigError(
+            f"the dsn of connection {self.name or self.type!r} cannot be read",
+            why=why,
+            remedy="postgresql://user:password@host:5432/dbname, special characters percent-encoded (@ is %40)",
+        )
+
+
+def _why_malformed(text: str) -> str:
+    if "://" not in text:
+        return "it is neither a URI nor a list of keyword=value"
+    scheme = text.partition("://")[0]
+    if scheme not in ("postgres", "postgresql"):
+        return f"it starts with {scheme}://, not postgresql://" if scheme.isidentifier() else "it has no known scheme"
+    authority = re.split(r"[/?#]", text.partition("://")[2])[0]
+    port = authority.rpartition("@")[2].rpartition(":")[2] if ":" in authority.rpartition("@")[2] else ""
+    if port and not unquote(port).isdigit() and "@" in authority:
+        return "its port is not a number"
+    return "libpq cannot parse it"
+
+
+@dataclass(frozen=True, slots=True)
+class Conninfo:
+    """libpq keywords of one connection. Picklable; its repr shows no secret."""
+
+    name: str
+    keywords: tuple[tuple[str, str], ...]
+    secrets: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+    password_command: str | None = field(default=None, repr=False)
+
+    @property
+    def address(self) -> str:
+        """Where it leads, for people: `shop@db.example:5432/orders`."""
+        known = dict(self.keywords)
+        host = known.get("host") or known.get("hostaddr") or known.get("service") or "the default host"
+        port = f":{known['port']}" if "port" in known else ""
+        database = f"/{known['dbname']}" if "dbname" in known else ""
+        return f"{host}{port}{database}"
+
+    def libpq(self, **more: str) -> str:
+        """Keyword text for a driver, with a fresh password where a command gives it."""
+        merged: dict[str, Any] = dict(self.keywords) | dict(self.secrets) | more
+        if self.password_command is not None:
+            merged["password"] = self._ask_password()
+        return make_conninfo(**merged)
+
+    def redact(self, text: str) -> str:
+        """`text` without this connection's secrets, should a driver ever repeat one."""
+        for _, secret in self.secrets:
+            if secret:
+                text = text.replace(secret, "***")
+        return text
+
+    def _ask_password(self) -> str:
+        command = shlex.split(self.password_command or "")
+        try:
+            done = subprocess.run(
+                command, capture_output=True, text=True, check=False, timeout=PASSWORD_COMMAND_SECONDS
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise ConnectionFailed(
+                f"the password_command of connection {self.name!r} could not be run",
+                why=type(error).__name__,
+                remedy="run it in a shell on this machine; workers run it too",
+            ) from error
+        if done.returncode != 0 or not done.stdout.strip():
+            raise ConnectionFailed(
+                f"the password_command of connection {self.name!r} gave no password",
+                why=f"it ended with status {done.returncode}",
+                remedy="run it in a shell on this machine; workers run it too",
+            )
+        return done.stdout.rstrip("\n")

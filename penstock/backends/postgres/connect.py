@@ -1,0 +1,168 @@
+"""Sessions on a Postgres server: psycopg on the driver, ADBC where data flows.
+
+Every session prints values the same way whatever the server's defaults are, so that a text form
+read by one is what another takes in. Nothing here retries.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+import adbc_driver_postgresql.dbapi as adbc
+import psycopg
+from psycopg import sql
+
+from penstock.backends.postgres.config import Conninfo
+from penstock.backends.postgres.errors import DRIVER_ERRORS, Statement, connecting, refused
+from penstock.backends.sql import SqlSession
+from penstock.errors import PenstockError, PlanRefused, TargetError
+
+OLDEST_SERVER = 120_000
+
+# How values are printed and read; and no time-out of the server's may end a long copy.
+SETTINGS: tuple[tuple[str, str], ...] = (
+    ("timezone", "UTC"),
+    ("datestyle", "ISO, YMD"),
+    ("intervalstyle", "postgres"),
+    ("extra_float_digits", "1"),
+    ("bytea_output", "hex"),
+    ("lc_monetary", "C"),
+    ("standard_conforming_strings", "on"),
+    ("statement_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "0"),
+)
+# A server learns only by this that the client of a running statement has died.
+CHECK_INTERVAL: tuple[tuple[str, str], ...] = (("client_connection_check_interval", "1000"),)
+CHECK_INTERVAL_SINCE = 140_000
+IDLE_SESSION_SINCE = 140_000
+
+
+def session_settings(server: int) -> tuple[tuple[str, str], ...]:
+    """The settings that a server of this version knows."""
+    more: tuple[tuple[str, str], ...] = ()
+    if server >= CHECK_INTERVAL_SINCE:
+        more += CHECK_INTERVAL
+    if server >= IDLE_SESSION_SINCE:
+        more += (("idle_session_timeout", "0"),)
+    return SETTINGS + more
+
+
+def literal(value: str) -> str:
+    """A string constant, for statements that take no parameters (COPY, EXPLAIN, views)."""
+    return "'" + value.replace("'", "''") + "'"
+
+
+def identifier(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'
+
+
+def open_driver_session(
+    conninfo: Conninfo, application: str, extra: Sequence[tuple[str, str]] = ()
+) -> psycopg.Connection[tuple[Any, ...]]:
+    """A psycopg session in autocommit, with all settings made."""
+    try:
+        connection = psycopg.connect(
+            conninfo.libpq(application_name=application, client_encoding="UTF8"),
+            autocommit=True,
+            prepare_threshold=None,
+        )
+    except psycopg.Error as error:
+        raise connecting(error, conninfo) from None
+    try:
+        server = connection.info.server_version
+        if server < OLDEST_SERVER:
+            raise PlanRefused(
+                f"the server of connection {conninfo.name!r} is too old",
+                why=f"it is version {server // 10000}, the oldest supported is {OLDEST_SERVER // 10000}",
+            )
+        if connection.info.parameter_status("server_encoding") == "SQL_ASCII":
+            raise PlanRefused(
+                f"the database of connection {conninfo.name!r} has no encoding (SQL_ASCII)",
+                why="its texts may be any bytes, so they cannot be moved as text",
+                remedy="copy the database into one with an encoding",
+            )
+        calls = [
+            sql.SQL("pg_catalog.set_config({}, {}, false)").format(name, value)
+            for name, value in (*session_settings(server), *extra)
+        ]
+        connection.execute(sql.SQL("select ") + sql.SQL(", ").join(calls))
+    except psycopg.Error as error:
+        connection.close()
+        raise refused(error, conninfo, side=PlanRefused) from error
+    except PenstockError:
+        connection.close()
+        raise
+    return connection
+
+
+@contextmanager
+def worker_session(conninfo: Conninfo, application: str, server: int) -> Iterator[adbc.Connection]:
+    """An ADBC session inside a transaction, rolled back and closed on the way out.
+
+    Settings are made by SET, which takes no snapshot: `set transaction …` may still follow.
+    """
+    try:
+        connection = adbc.connect(conninfo.libpq(application_name=application, client_encoding="UTF8"))
+    except DRIVER_ERRORS as error:
+        raise connecting(error, conninfo) from None
+    try:
+        with connection.cursor() as cursor:
+            for name, value in session_settings(server):
+                cursor.execute(f"set {name} to {literal(value)}")
+        yield connection
+    finally:
+        # Closing ends the transaction; a rollback on a broken link would hide the first error.
+        connection.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """Which server and database a session has reached: a balancer may lead elsewhere."""
+
+    started: str
+    system: str  # "" where the user may not see it
+    database: str
+
+    QUERY: ClassVar[str] = (
+        "select pg_catalog.pg_postmaster_start_time()::pg_catalog.text,"
+        " case when pg_catalog.has_function_privilege('pg_catalog.pg_control_system()', 'execute')"
+        " then (select system_identifier::pg_catalog.text from pg_catalog.pg_control_system()) else '' end,"
+        " pg_catalog.current_database()::pg_catalog.text"
+    )
+
+
+class DriverSession(SqlSession):
+    """A psycopg connection as the shared steps of a load see it."""
+
+    placeholder = "%s"
+
+    def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], conninfo: Conninfo) -> None:
+        self.connection = connection
+        self.conninfo = conninfo
+        self.side: type[PenstockError] = TargetError
+
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
+        try:
+            # Without parameters psycopg leaves `%` alone, and the text may be several statements.
+            cursor = self.connection.execute(sql.encode(), params or None)
+        except psycopg.Error as error:
+            raise refused(error, self.conninfo, side=self.side, statement=Statement(sql)) from error
+        return max(cursor.rowcount, 0)
+
+    def query(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        try:
+            return self.connection.execute(sql.encode(), params or None).fetchall()
+        except psycopg.Error as error:
+            raise refused(error, self.conninfo, side=self.side, statement=Statement(sql)) from error
+
+    def transaction(self) -> str:
+        return str(self.query("select pg_catalog.txid_current()")[0][0])
+
+    def savepoint(self) -> None:
+        self.execute("savepoint _penstock")
+
+    def rollback_to_savepoint(self) -> None:
+        self.execute("rollback to savepoint _penstock")

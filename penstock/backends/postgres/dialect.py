@@ -1,0 +1,110 @@
+"""Postgres' wording of what loads are made of. Text only: nothing here touches a server."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.backends.base import Dialect
+from penstock.backends.postgres.connect import identifier, literal
+from penstock.schema import (
+    AddColumn,
+    AddKey,
+    ColumnDef,
+    CreateEnum,
+    CreateSchema,
+    CreateTable,
+    Ddl,
+    TableName,
+    WidenColumn,
+)
+
+_TEXTS = "('text', 'character varying', 'character')"
+
+
+class PostgresDialect(Dialect):
+    sqlglot = "postgres"
+    update_form = "update_from"
+    savepoints = True
+    timestamp_type = "timestamp with time zone"
+    text_type = "text"
+    bool_type = "boolean"
+
+    def quote(self, name: str) -> str:
+        return identifier(name)
+
+    def differs(self, columns: Sequence[tuple[str, str]], left: str, right: str) -> str:
+        if not columns:
+            return "false"
+        # Record images: the bytes as stored, so 1.0 and 1.00, 1 day and 24 h are not the same.
+        lefts = ", ".join(f"{left}.{identifier(name)}" for name, _ in columns)
+        rights = ", ".join(f"{right}.{identifier(name)}" for name, _ in columns)
+        return f"row({lefts})::record *<> row({rights})::record"
+
+    def key_text(self, columns: Sequence[str]) -> str:
+        parts = []
+        for name in columns:
+            column = identifier(name)
+            shown = (
+                f"case when {column} is null then 'NULL'"
+                f" when pg_catalog.pg_typeof({column})::text in {_TEXTS} then pg_catalog.quote_literal({column}::text)"
+                f" else {column}::text end"
+            )
+            parts.append(f"{literal(name + '=')} || {shown}")
+        return " || ', ' || ".join(parts) if parts else "''"
+
+    def row_hash(self, columns: Sequence[str], alias: str) -> str:
+        texts = ", ".join(f"{alias}.{identifier(name)}::text" for name in columns)
+        return f"'1:' || pg_catalog.md5(row({texts})::text)"
+
+    def overriding(self) -> str:
+        return "overriding system value"
+
+    def reset_sequence(self, table: TableName, column: str) -> str:
+        sequence = f"pg_catalog.pg_get_serial_sequence({literal(qualified(table))}, {literal(column)})"
+        name = identifier(column)
+        return (
+            f"select pg_catalog.setval({sequence}, highest) from (select max({name}) as highest"
+            f" from {qualified(table)}) as loaded where highest is not null and {sequence} is not null"
+        )
+
+    def now(self) -> str:
+        # As a subquery it is read once per statement, not once per row.
+        return "(select pg_catalog.clock_timestamp())"
+
+
+def qualified(table: TableName) -> str:
+    return ".".join(identifier(part) for part in table.parts)
+
+
+def render(ddl: Ddl) -> list[str]:
+    """The statements that bring `ddl` about."""
+    if isinstance(ddl, CreateSchema):
+        return [f"create schema if not exists {identifier(ddl.schema)}"]
+    if isinstance(ddl, CreateEnum):
+        return [f"create type {ddl.name} as enum ({', '.join(literal(label) for label in ddl.labels)})"]
+    if isinstance(ddl, CreateTable):
+        return [create_table(ddl, qualified(ddl.table))]
+    if isinstance(ddl, AddColumn):
+        return [f"alter table {qualified(ddl.table)} add column {_column(ddl.column)}"]
+    if isinstance(ddl, WidenColumn):
+        column = identifier(ddl.column)
+        change = f"type {ddl.type_sql} using {column}::{ddl.type_sql}"
+        return [f"alter table {qualified(ddl.table)} alter column {column} {change}"]
+    return [f"alter table {qualified(ddl.table)} add {_key(ddl)}"]
+
+
+def create_table(ddl: CreateTable, name: str, *, with_key: bool = True) -> str:
+    """CREATE TABLE under another `name`, without its key where rows come first."""
+    lines = [_column(column) for column in ddl.columns]
+    if with_key and ddl.primary_key:
+        lines.append(f"primary key ({', '.join(identifier(column) for column in ddl.primary_key)})")
+    return f"create table {name} (\n  " + ",\n  ".join(lines) + "\n)"
+
+
+def _key(ddl: AddKey) -> str:
+    return f"primary key ({', '.join(identifier(column) for column in ddl.columns)})"
+
+
+def _column(column: ColumnDef) -> str:
+    default = f" default {column.default_sql}" if column.default_sql else ""
+    return f"{identifier(column.name)} {column.type_sql}{default}{'' if column.nullable else ' not null'}"

@@ -1,0 +1,206 @@
+"""Driver errors become Penstock's own here: SQLSTATE decides the kind, texts lose their secrets.
+
+Messages of data errors may repeat a cell's value (`invalid input syntax for type integer: "x"`),
+so only their class is told, never their text.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import adbc_driver_manager
+import psycopg
+
+from penstock.backends.postgres.config import Conninfo
+from penstock.errors import ConnectionFailed, DataError, LinkLost, PenstockError, SourceError
+
+DRIVER_ERRORS = (psycopg.Error, adbc_driver_manager.Error)
+
+# 08 link, 40 serialization and deadlock, 53 out of connections or disk, 57P0x shutdown, 55P03 lock
+TRANSIENT = ("08", "40", "53300", "57P01", "57P02", "57P03", "57P05", "55P03", "25P03", "25P04")
+CANCELLED = "57014"
+DATA = ("21", "22", "23")
+
+DATA_CLASSES = {
+    "22001": "a text is too long for the column",
+    "22003": "a number is out of the column's range",
+    "22007": "a date or time is not valid",
+    "22008": "a date or time is out of range",
+    "22P02": "a text is not valid for the column's type",
+    "22P03": "a value is not valid for the column's type",
+    "22021": "a text holds a character that the server cannot store",
+    "22P05": "a text holds a character that the server cannot store",
+    "23502": "a NULL stands in a column that is NOT NULL",
+    "23503": "a row refers to a row that is not there (foreign key)",
+    "23505": "a key is there twice",
+    "23514": "a row violates a check constraint",
+    "23P01": "a row violates an exclusion constraint",
+}
+
+_COPY_PLACE = re.compile(r"COPY \S+, line (\d+)(?:, column ([^:\n]+?))?(?::|$|\n)", re.MULTILINE)
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a COPY stopped: the row's number in it, from 1, and the staged column."""
+
+    line: int
+    column: str | None
+
+
+def sqlstate(error: BaseException) -> str:
+    return getattr(error, "sqlstate", None) or ""
+
+
+def copy_place(error: BaseException) -> Place | None:
+    found = _COPY_PLACE.search(str(error))
+    if found is None:
+        return None
+    column = found.group(2)
+    return Place(int(found.group(1)), column.strip().removesuffix(". SQLSTATE") if column else None)
+
+
+def is_link_error(error: BaseException) -> bool:
+    """The session is gone or of no use; nothing is known about its last statement."""
+    state = sqlstate(error)
+    if state:
+        return state.startswith(("08", "57P0"))
+    text = str(error)
+    return isinstance(error, (psycopg.OperationalError, adbc_driver_manager.OperationalError)) or (
+        "server closed the connection" in text or "no connection to the server" in text
+    )
+
+
+def connecting(error: BaseException, conninfo: Conninfo) -> PenstockError:
+    """An error from opening a session. libpq gives no SQLSTATE here, so its words decide."""
+    text = conninfo.redact(_one_line(str(error)))
+    what = f"connection {conninfo.name!r} cannot be opened"
+    cases: tuple[tuple[str, type[PenstockError], str, str], ...] = (
+        ("password authentication failed", ConnectionFailed, "the server refuses the user or the password", _USER),
+        ("no password supplied", ConnectionFailed, "the server wants a password and none is given", _USER),
+        ("pg_hba.conf", ConnectionFailed, "the server's pg_hba.conf admits no such connection", "ask who runs it"),
+        ("database .* does not exist", ConnectionFailed, "there is no such database", "check `dbname`"),
+        ("role .* does not exist", ConnectionFailed, "there is no such user", "check `user`"),
+        ("too many (clients|connections)", LinkLost, "the server has no free connection", "lower max_connections"),
+        ("remaining connection slots", LinkLost, "the server has no free connection", "lower max_connections"),
+        ("could not translate host name", ConnectionFailed, "the host name is not known", "check `host`"),
+        ("Connection refused", LinkLost, "nothing listens there", "check `host` and `port`, start the server"),
+        ("starting up|shutting down|recovery mode", LinkLost, "the server is starting or stopping", "try again"),
+        ("SSL|certificate", ConnectionFailed, "no TLS session can be agreed on", "check `sslmode`"),
+    )
+    for pattern, cls, why, remedy in cases:
+        if re.search(pattern, text):
+            return cls(what, why=f"{why} ({conninfo.address})", remedy=remedy)
+    return LinkLost(what, why=f"{text} ({conninfo.address})", remedy="check `host`, `port` and the network")
+
+
+_USER = "check `user` and `password` (or the environment variable it comes from)"
+
+
+@dataclass(frozen=True, slots=True)
+class Statement:
+    """A user's statement, to be shown with the position marked.
+
+    `offset` is how many characters of ours stood before it in what the server saw.
+    """
+
+    text: str
+    offset: int = 0
+
+
+def refused(
+    error: BaseException,
+    conninfo: Conninfo,
+    *,
+    side: type[PenstockError],
+    place: str = "",
+    statement: Statement | None = None,
+) -> PenstockError:
+    """An error from a statement. `side` is what a permanent refusal is called there."""
+    state = sqlstate(error)
+    if state.startswith(TRANSIENT) or (not state and is_link_error(error)):
+        why = "a lock on it was not to be had in time" if state == "55P03" else _primary(error, conninfo)
+        return LinkLost(
+            "the link to the server broke" if state[:2] in ("", "08", "57") else "the server gave up",
+            why=why,
+            remedy="run it again",
+            place=place,
+        )
+    if state.startswith(DATA):
+        why = DATA_CLASSES.get(state, f"the server found the value wrong (SQLSTATE {state})")
+        if side is SourceError:
+            return SourceError("the source's query failed on a value", why=why, place=place)
+        return DataError("a value does not fit", why=why, place=place)
+    if state.startswith("53"):
+        return side(
+            "the server is out of resources",
+            why=_primary(error, conninfo),
+            place=place,
+            remedy="free disk space or memory on the server",
+        )
+    if state == "42501" or state.startswith("28"):
+        return side(
+            "the server denies it",
+            why=_primary(error, conninfo),
+            place=place,
+            remedy="grant the privilege to the connection's user",
+        )
+    if state == "25006":
+        return side(
+            "the statement would write, and source sessions are read only",
+            why=_primary(error, conninfo),
+            place=place,
+            remedy="read with a plain SELECT",
+        )
+    why = _primary(error, conninfo)
+    if statement is not None:
+        position = _position(error)
+        why = f"{why}\n{marked(statement.text, position - statement.offset if position else None)}"
+    return side("the server refuses the statement", why=why, place=place)
+
+
+def marked(statement: str, position: int | None) -> str:
+    """The statement's line at `position` (characters, from 1) with a caret under the place."""
+    if position is None or not 0 < position <= len(statement) + 1:
+        return statement
+    start = statement.rfind("\n", 0, position - 1) + 1
+    end = statement.find("\n", start)
+    line = statement[start : end if end >= 0 else len(statement)]
+    number = statement.count("\n", 0, start) + 1
+    caret = re.sub(r"[^\t]", " ", line[: position - 1 - start]) + "^"
+    return f"line {number}:\n  {line}\n  {caret}"
+
+
+def _position(error: BaseException) -> int | None:
+    diag = getattr(error, "diag", None)
+    text = getattr(diag, "statement_position", None)
+    return int(text) if text else None
+
+
+def _primary(error: BaseException, conninfo: Conninfo) -> str:
+    diag = getattr(error, "diag", None)
+    message = getattr(diag, "message_primary", None)
+    if not message:
+        details = dict(getattr(error, "details", None) or [])
+        raw = details.get(b"PG_DIAG_MESSAGE_PRIMARY") or details.get("PG_DIAG_MESSAGE_PRIMARY")
+        message = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
+    return conninfo.redact(_one_line(message or str(error)))
+
+
+def _one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+__all__ = [
+    "CANCELLED",
+    "DRIVER_ERRORS",
+    "Place",
+    "Statement",
+    "connecting",
+    "copy_place",
+    "is_link_error",
+    "marked",
+    "refused",
+    "sqlstate",
+]

@@ -1,0 +1,286 @@
+"""One load: staging for the tasks, then one transaction that carries everything in.
+
+The session that holds the locks is the session that commits. After an error in COMMIT nothing is
+assumed: the run's row in `_penstock.loads` is looked for once the old session is surely gone.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+
+import psycopg
+from psycopg.pq import TransactionStatus
+from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
+
+from penstock.backends.base import RAW, STAGED, Load, LoadPlan, LoadResult, Receipt, Sink, TableLoad
+from penstock.backends.postgres import leases
+from penstock.backends.postgres.config import PostgresConfig
+from penstock.backends.postgres.connect import DriverSession, identifier, literal, open_driver_session
+from penstock.backends.postgres.dialect import create_table, qualified, render
+from penstock.backends.postgres.encode import Wire
+from penstock.backends.postgres.errors import refused
+from penstock.backends.postgres.native import staging_type
+from penstock.backends.postgres.query import trimmed
+from penstock.backends.postgres.sink import PostgresSink
+from penstock.backends.sql import Counts, check_staged, record_load, result, run_steps, was_committed
+from penstock.errors import LinkLost, PenstockError, TargetError
+from penstock.observe.failpoints import failpoint
+from penstock.schema import CreateTable
+
+log = logging.getLogger(__name__)
+
+# How long a lost answer to COMMIT is looked for before it is called unknown.
+ANSWER_SECONDS = 60.0
+
+
+class PostgresLoad(Load):
+    """Holds the target's locks from `begin` to `close`."""
+
+    def __init__(self, config: PostgresConfig, plan: LoadPlan) -> None:
+        self._config = config
+        self._plan = plan
+        self._conninfo = config.conninfo()
+        self._committed = False
+        self._closed = False
+        self._session = self._connect()
+        try:
+            self._begin()
+        except BaseException:
+            # If we died here instead, the server frees the locks and the next run sweeps the rest.
+            self._session.connection.close()
+            raise
+
+    def _connect(self) -> DriverSession:
+        connection = open_driver_session(
+            self._conninfo, self._plan.run.application_name, (("lock_timeout", self._config.lock_timeout),)
+        )
+        return DriverSession(connection, self._conninfo)
+
+    def _begin(self) -> None:
+        leases.prepare(self._session)
+        leases.claim(self._session, self._plan)
+        failpoint("load.begin")
+        # The lease before any staging: what has no lease is found by its name only.
+        leases.lease(self._session, self._plan)
+        leases.sweep(self._session, self._plan.run.run_id)
+        if self._plan.native_query is None:
+            self._make_staging()
+        failpoint("load.staging")
+
+    def _make_staging(self) -> None:
+        run = self._plan.run.run_id
+        # An earlier attempt of this very run may have staged with another plan.
+        leases.end_sessions(self._session, f"{self._plan.run.application_name}{leases.SINK_SUFFIX}")
+        leases.remove(self._session, run)
+        leases.lease(self._session, self._plan)
+        for number, load in enumerate(self._plan.tables):
+            name = f"_penstock.{identifier(leases.staging_name(run, number))}"
+            adopted = [ddl for ddl in load.adopt if isinstance(ddl, CreateTable)]
+            if adopted:
+                # Logged from the start: it becomes the target.
+                self._session.execute(create_table(adopted[0], name, with_key=False))
+                continue
+            columns = ", ".join(f"{identifier(w.column.name)} {w.staged}" for w in wires(load))
+            self._session.execute(f"create unlogged table {name} ({columns}) with (autovacuum_enabled = false)")
+
+    # ------------------------------------------------------------ tasks
+
+    def sink(self, table: int) -> Sink:
+        load = self._plan.tables[table]
+        run = self._plan.run
+        return PostgresSink(
+            conninfo=self._conninfo,
+            application=f"{run.application_name}{leases.SINK_SUFFIX}",
+            server=self._session.connection.info.server_version,
+            run_id=run.run_id,
+            table=table,
+            staging=leases.staging_name(run.run_id, table),
+            wires=wires(load),
+            keys=self._plan.key_columns,
+            place=str(load.table),
+        )
+
+    # ------------------------------------------------------------ the commit
+
+    def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
+        self._revive()
+        session = self._session
+        counts = Counts()
+        staged: dict[int, int] = {}
+        isolation = "repeatable read" if self._plan.native_query is not None else "read committed"
+        session.execute(f"begin isolation level {isolation}")
+        try:
+            failpoint("commit.begin")
+            for number, load in enumerate(self._plan.tables):
+                staged[number] = self._bring_in(number, load, receipts, counts)
+            record_load(session, self._plan, staged)
+            failpoint("commit.loaded")
+        except BaseException:
+            self._roll_back()
+            raise
+        self._send_commit()
+        self._committed = True
+        failpoint("commit.done")
+        self._clean_up()
+        return result(counts, sum(staged.values()))
+
+    def _bring_in(self, number: int, load: TableLoad, receipts: Sequence[Receipt], counts: Counts) -> int:
+        session = self._session
+        self._make_raw(number)
+        rows = int(session.query(f"select count(*) from {RAW}")[0][0])
+        if self._plan.native_query is None:
+            check_staged(load, rows, [receipt for receipt in receipts if receipt.table == number])
+        if load.adopt:
+            self._adopt(number, load)
+        elif load.lock and session.query("select to_regclass(%s)", (qualified(load.table),))[0][0] is not None:
+            # Other writers wait: a merge without a unique index races with them otherwise.
+            session.execute(f"lock table {qualified(load.table)} in share row exclusive mode")
+        run_steps(session, load, counts, savepoints=True)
+        self._drop_raw()
+        return rows
+
+    def _make_raw(self, number: int) -> None:
+        if self._plan.native_query is None:
+            staging = identifier(leases.staging_name(self._plan.run.run_id, number))
+            self._session.execute(f"create temp view {RAW} as select * from _penstock.{staging}")
+            return
+        query = trimmed(self._plan.native_query)
+        kind = "temp table" if self._plan.materialize else "temp view"
+        self._session.execute(f"create {kind} {RAW} as\n{query}")
+
+    def _drop_raw(self) -> None:
+        """The next table needs the names, and a view left behind would hold the staging table."""
+        rows = self._session.query(
+            "select relname::text, relkind::text from pg_catalog.pg_class"
+            " where relnamespace = pg_catalog.pg_my_temp_schema()"
+            f" and relname in ({literal(RAW)}, {literal(STAGED)}) order by relname desc"
+        )
+        for name, kind in rows:
+            what = "view" if kind == "v" else "table"
+            self._session.execute(f"drop {what} if exists pg_temp.{identifier(name)} cascade")
+
+    def _adopt(self, number: int, load: TableLoad) -> None:
+        session = self._session
+        staging = identifier(leases.staging_name(self._plan.run.run_id, number))
+        for ddl in load.adopt:
+            if not isinstance(ddl, CreateTable):
+                for statement in render(ddl):
+                    session.execute(statement)
+                continue
+            schema = identifier(ddl.table.schema or self._config.schema_)
+            session.execute(f"alter table _penstock.{staging} set schema {schema}")
+            session.execute(f"alter table {schema}.{staging} rename to {identifier(ddl.table.table)}")
+            if ddl.primary_key:
+                key = ", ".join(identifier(name) for name in ddl.primary_key)
+                session.execute(f"alter table {schema}.{identifier(ddl.table.table)} add primary key ({key})")
+
+    def _send_commit(self) -> None:
+        try:
+            self._session.connection.execute("commit")
+        except psycopg.Error as error:
+            if not self._session.connection.closed and error.sqlstate is not None and not _is_away(error):
+                # The server answered, and the answer is no: a deferred constraint, for one.
+                self._roll_back()
+                raise refused(error, self._conninfo, side=TargetError) from error
+            self._look_for_answer(error)
+
+    def _look_for_answer(self, error: psycopg.Error) -> None:
+        """COMMIT was sent, its answer is lost. Only the target knows."""
+        old = self._session.connection.info.backend_pid if not self._session.connection.closed else self._backend
+        self._session.connection.close()
+        run = self._plan.run
+        try:
+            for attempt in Retrying(
+                retry=retry_if_exception_type(LinkLost),
+                stop=stop_after_delay(ANSWER_SECONDS),
+                wait=wait_exponential(0.1, max=3),
+                reraise=True,
+            ):
+                with attempt:
+                    self._session = self._connect()
+                    self._retake(old)
+                    committed = was_committed(self._session, run.run_id)
+        except LinkLost as lost:
+            # Not a transient error: another attempt could load everything twice.
+            raise TargetError(
+                "the answer to COMMIT was lost, and the target cannot be asked",
+                why=lost.why,
+                kept=f"unknown: run {run.run_id} is committed if it has a row in _penstock.loads",
+                remedy=f"when the target is back: select * from _penstock.loads where run = '{run.run_id}'",
+            ) from error
+        if not committed:
+            raise LinkLost(
+                "the link broke during COMMIT", why="the target has no row of this run", kept="nothing was committed",
+                remedy="run it again",
+            ) from error  # fmt: skip
+
+    def _retake(self, old: int) -> None:
+        """Hold the run's lock again: until the old session is gone, its COMMIT may still happen."""
+        run = self._plan.run
+        self._session.query(
+            "select pg_catalog.pg_terminate_backend(pid) from pg_catalog.pg_stat_activity"
+            " where pid = %s and application_name = %s",
+            (old, run.application_name),
+        )
+        if not leases.await_lock(self._session, f"run:{run.run_id}", leases.GONE_SECONDS):
+            raise LinkLost("the run's old session does not end", why=f"backend {old} still holds the run's lock")
+
+    def _revive(self) -> None:
+        """The locks' session may be gone after a restart of the server. Then all is claimed anew."""
+        self._backend = 0
+        if not self._session.connection.closed:
+            try:
+                self._session.query("select 1")
+            except LinkLost:
+                self._session.connection.close()
+        if self._session.connection.closed:
+            self._session = self._connect()
+            leases.claim(self._session, self._plan)
+        self._backend = self._session.connection.info.backend_pid
+
+    def _roll_back(self) -> None:
+        connection = self._session.connection
+        if connection.closed or connection.info.transaction_status is TransactionStatus.IDLE:
+            return
+        try:
+            connection.execute("rollback")
+        except psycopg.Error:
+            # The server rolls back by itself when the session ends.
+            connection.close()
+
+    # ------------------------------------------------------------ the ways out
+
+    def abort(self) -> None:
+        if self._committed or self._closed:
+            return
+        try:
+            self._roll_back()
+            if self._session.connection.closed:
+                self._session = self._connect()
+                leases.claim(self._session, self._plan)
+            leases.end_sessions(self._session, f"{self._plan.run.application_name}{leases.SINK_SUFFIX}")
+            leases.remove(self._session, self._plan.run.run_id)
+        except PenstockError as error:
+            # What is left has a lease without a live holder: the next run sweeps it.
+            log.warning("staging of run %s is left for the next run: %s", self._plan.run.run_id, error.what)
+
+    def close(self) -> None:
+        self._closed = True
+        self._session.connection.close()
+
+    def _clean_up(self) -> None:
+        """After the commit. The load is done, whatever happens here."""
+        try:
+            leases.remove(self._session, self._plan.run.run_id)
+        except PenstockError as error:
+            log.warning("staging of run %s is left for the next run: %s", self._plan.run.run_id, error.what)
+
+
+def wires(load: TableLoad) -> tuple[Wire, ...]:
+    return tuple(Wire(staged.column, staging_type(staged.column, staged.native)) for staged in load.columns)
+
+
+def _is_away(error: psycopg.Error) -> bool:
+    state = error.sqlstate or ""
+    return state.startswith(("08", "57P0"))

@@ -1,0 +1,213 @@
+"""A piece of a Postgres source as a worker reads it: under the holder's snapshot, guarded.
+
+A worker that cannot prove that it sees the same moment and the same files as the others reads
+nothing: it raises `SourceMoved`.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import adbc_driver_manager
+import adbc_driver_postgresql.dbapi as adbc
+import pyarrow as pa
+
+from penstock.backends.base import Partition
+from penstock.backends.postgres.ahead import ReadAhead
+from penstock.backends.postgres.config import Conninfo
+from penstock.backends.postgres.connect import Identity, literal, worker_session
+from penstock.backends.postgres.decode import decode_batch
+from penstock.backends.postgres.errors import DRIVER_ERRORS, refused, sqlstate
+from penstock.backends.postgres.snapshot import Moment
+from penstock.backends.postgres.types import SHAPE_MARK
+from penstock.errors import BeyondArrow, LinkLost, PenstockError, SourceError, SourceMoved
+from penstock.observe.failpoints import failpoint
+from penstock.schema import Column
+
+_SHAPE = re.compile(SHAPE_MARK + r":(\d+):(.*?)\"", re.DOTALL)
+SNAPSHOT_GONE = frozenset({"22023", "42704", "0A000"})
+BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
+COPY_OPTION = "adbc.postgresql.use_copy"
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """A relation as the snapshot knows it; a worker compares this with what is there now."""
+
+    oid: int
+    sql: str  # quoted name
+    attnums: tuple[int, ...]
+    names: tuple[str, ...]  # in the order of attnums
+
+
+@dataclass(frozen=True, slots=True)
+class PostgresPartition(Partition):
+    """One statement, and all that must be true for it to be a piece of the whole."""
+
+    conninfo: Conninfo
+    application: str
+    moment: Moment
+    sql: str = field(repr=False)
+    columns: tuple[Column, ...]
+    keys: tuple[str, ...]
+    guards: tuple[Guard, ...]
+    place: str  # for errors: the table's name, or "query"
+    batch_bytes: int
+    batch_rows: int
+    explained: bool = False  # the guards came from the plan of `sql`, not from a list of tables
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        try:
+            with worker_session(self.conninfo, self.application, self.moment.server) as connection:
+                self._enter(connection)
+                with connection.cursor() as cursor:
+                    cursor.adbc_statement.set_options(**{BATCH_BYTES_OPTION: str(self.batch_bytes)})
+                    failpoint("read.open")
+                    cursor.execute(self.sql)
+                    reader = cursor.fetch_record_batch()
+                    first = True
+                    for batch in ReadAhead(self._batches(reader), _canceller(cursor)):
+                        if first:
+                            failpoint("read.batch")
+                            first = False
+                        yield batch
+        except DRIVER_ERRORS as error:
+            raise self._mapped(error) from None
+        except OSError as error:  # how pyarrow reports an error of the stream itself
+            raise self._mapped(error) from None
+
+    def _batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        for batch in reader:
+            for start in range(0, batch.num_rows, self.batch_rows):
+                yield decode_batch(batch.slice(start, self.batch_rows), self.columns, self.keys)
+
+    # ------------------------------------------------------------ the same moment, the same files
+
+    def _enter(self, connection: adbc.Connection) -> None:
+        with connection.cursor() as cursor:
+            cursor.execute("set transaction isolation level repeatable read read only")
+            try:
+                cursor.execute(f"set transaction snapshot {literal(self.moment.snapshot)}")
+            except DRIVER_ERRORS as error:
+                if sqlstate(error) in SNAPSHOT_GONE:
+                    raise self._moved("the run's snapshot is not there any more, or this is another server") from None
+                raise
+            if _row(cursor, Identity.QUERY) != _as_row(self.moment.identity):
+                raise self._moved("this session reached another server than the run's first one")
+            for guard in self.guards:
+                self._check(cursor, guard)
+            if self.explained:
+                self._check_plan(cursor)
+
+    def _check(self, cursor: adbc.Cursor, guard: Guard) -> None:
+        # The lock first: it keeps the table from being rewritten after the comparison. Not waited
+        # for: who rewrites the table now makes this snapshot useless anyway.
+        try:
+            cursor.execute(f"lock table only {guard.sql} in access share mode nowait")
+        except DRIVER_ERRORS as error:
+            if sqlstate(error) in ("55P03", "42P01"):
+                raise self._moved(f"{guard.sql} is locked, or gone, for a change of its form") from None
+            raise
+        present = " and ".join(
+            f"pg_catalog.has_column_privilege({guard.oid}::pg_catalog.oid, {number}::pg_catalog.int2, 'select')"
+            " is not null"
+            for number in guard.attnums
+        )
+        row = _row(
+            cursor,
+            f"select {literal(guard.sql)}::pg_catalog.regclass::pg_catalog.oid = {guard.oid}::pg_catalog.oid,"
+            f" (select relfilenode = 0 or relfilenode = pg_catalog.pg_relation_filenode(oid)"
+            f" from pg_catalog.pg_class where oid = {guard.oid}::pg_catalog.oid),"
+            f" {present or 'true'}",
+        )
+        same_oid, same_file, columns_there = row
+        if not (same_oid and same_file):
+            raise self._moved(f"{guard.sql} was rewritten, truncated or replaced after the run's snapshot")
+        # The order of names is that of attnums now; a column dropped and added again has moved.
+        now = tuple(cursor.adbc_execute_schema(f"select (null::{guard.sql}).*").names)
+        if not columns_there or now[: len(guard.names)] != guard.names:
+            raise self._moved(f"columns of {guard.sql} were dropped or renamed after the run's snapshot")
+
+    def _check_plan(self, cursor: adbc.Cursor) -> None:
+        """A partition detached since would be left out of the plan without a word."""
+        cursor.adbc_statement.set_options(**{COPY_OPTION: "false"})  # EXPLAIN is no query to COPY
+        plan = json.loads(_row(cursor, f"explain (verbose, format json) {self.sql}")[0])
+        touched = {f"{_quote(schema)}.{_quote(name)}" for schema, name in relations_in(plan)}
+        missing = [guard.sql for guard in self.guards if guard.sql not in touched]
+        if missing:
+            raise self._moved(f"{missing[0]} is not part of the query any more")
+
+    # ------------------------------------------------------------ errors
+
+    def _moved(self, why: str) -> SourceMoved:
+        return SourceMoved(
+            "the source changed its form under the run's snapshot",
+            why=why,
+            kept="nothing was committed",
+            remedy="run it again",
+            place=self.place,
+        )
+
+    def _mapped(self, error: BaseException) -> PenstockError:
+        shape = _SHAPE.search(str(error))
+        if shape is not None and sqlstate(error) in ("22P02", ""):
+            name = self.columns[int(shape.group(1))].name
+            return BeyondArrow(
+                f"column {name!r} holds an array that a list cannot carry",
+                why="it has more than one dimension, or its lower bound is not 1",
+                remedy=f'columns.{name} = "text"',
+                place=self.place,
+                keys=(shape.group(2),) if shape.group(2) else (),
+                columns=(name,),
+            )
+        if isinstance(error, OSError) and not isinstance(error, adbc_driver_manager.Error):
+            return LinkLost("the link to the source broke", why=_reason(error, self.conninfo), place=self.place)
+        return refused(error, self.conninfo, side=SourceError, place=self.place)
+
+
+def relations_in(plan: Any) -> list[tuple[str, str]]:
+    """`(schema, name)` of every relation in an EXPLAIN (VERBOSE, FORMAT JSON)."""
+    found: list[tuple[str, str]] = []
+    if isinstance(plan, list):
+        for part in plan:
+            found += relations_in(part)
+    elif isinstance(plan, dict):
+        if "Relation Name" in plan and "Schema" in plan:
+            found.append((plan["Schema"], plan["Relation Name"]))
+        for value in plan.values():
+            if isinstance(value, (list, dict)):
+                found += relations_in(value)
+    return list(dict.fromkeys(found))
+
+
+def _canceller(cursor: adbc.Cursor) -> Any:
+    def cancel() -> None:
+        try:
+            cursor.adbc_cancel()
+        except adbc_driver_manager.Error:
+            # Nothing was running any more: then there is nothing to wait for either.
+            return
+
+    return cancel
+
+
+def _row(cursor: adbc.Cursor, sql: str) -> tuple[Any, ...]:
+    cursor.execute(sql)
+    row: tuple[Any, ...] = cursor.fetchone()
+    return row
+
+
+def _as_row(identity: Identity) -> tuple[str, str, str]:
+    return identity.started, identity.system, identity.database
+
+
+def _reason(error: BaseException, conninfo: Conninfo) -> str:
+    return conninfo.redact(" ".join(str(error).split()))[:200]
+
+
+def _quote(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

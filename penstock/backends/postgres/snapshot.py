@@ -1,0 +1,101 @@
+"""The one moment of a source: a read-only transaction that the driver keeps open.
+
+Its exported snapshot is what every worker reads. Nothing the driver asks here may keep a lock:
+each question runs in a savepoint that is rolled back, or a queued `ALTER TABLE` would block the
+application behind our own run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import psycopg
+
+from penstock.backends.postgres.catalog import Described
+from penstock.backends.postgres.config import Conninfo
+from penstock.backends.postgres.connect import Identity, open_driver_session
+from penstock.backends.postgres.errors import Statement, refused
+from penstock.errors import SourceError
+
+_OPEN_TRANSACTIONS = """
+select least(
+         (select min(xact_start) from pg_catalog.pg_stat_activity
+          where pid <> pg_catalog.pg_backend_pid() and datname = pg_catalog.current_database()
+            and backend_type = 'client backend' and xact_start is not null
+            and application_name not like 'penstock:%'),
+         (select min(prepared) from pg_catalog.pg_prepared_xacts where database = pg_catalog.current_database()),
+         case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_xact_replay_timestamp() end,
+         pg_catalog.clock_timestamp())::pg_catalog.text,
+       exists (select from pg_catalog.pg_stat_activity
+               where datname = pg_catalog.current_database() and backend_type is null),
+       pg_catalog.pg_is_in_recovery()
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Moment:
+    """What a worker must know to read the holder's moment."""
+
+    snapshot: str
+    identity: Identity
+    server: int  # version number
+
+
+class Holder:
+    """Owns the connection that keeps the snapshot alive."""
+
+    def __init__(self, conninfo: Conninfo, application: str) -> None:
+        self.conninfo = conninfo
+        self.connection = open_driver_session(conninfo, application)
+        try:
+            # Read before the snapshot is taken: a transaction that is open now may commit rows that
+            # the snapshot does not see, and their clock says no later than its start.
+            row = self.connection.execute(_OPEN_TRANSACTIONS.encode()).fetchone()
+            assert row is not None  # noqa: S101  a select without FROM has one row
+            self.settled, self.blind, self.standby = str(row[0]), bool(row[1]), bool(row[2])
+            self.connection.execute("begin isolation level repeatable read read only")
+            snapshot = self.connection.execute("select pg_catalog.pg_export_snapshot()").fetchone()
+            identity = self.connection.execute(Identity.QUERY.encode()).fetchone()
+        except psycopg.Error as error:
+            self.connection.close()
+            raise refused(error, conninfo, side=SourceError) from error
+        assert snapshot is not None  # noqa: S101  as above
+        assert identity is not None  # noqa: S101  as above
+        self.moment = Moment(snapshot[0], Identity(*identity), self.connection.info.server_version)
+
+    def ask(self, sql: str, params: Sequence[Any] = (), statement: Statement | None = None) -> list[tuple[Any, ...]]:
+        """A small answer under the snapshot, in the user's own search path; no lock stays."""
+        try:
+            with self.connection.transaction(force_rollback=True):
+                return self.connection.execute(sql.encode(), params or None).fetchall()
+        except psycopg.Error as error:
+            raise refused(error, self.conninfo, side=SourceError, statement=statement) from error
+
+    def catalog(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        """As `ask`, with `search_path = pg_catalog`."""
+        try:
+            with self.connection.transaction(force_rollback=True):
+                self.connection.execute("select pg_catalog.set_config('search_path', 'pg_catalog', true)")
+                return self.connection.execute(sql.encode(), params or None).fetchall()
+        except psycopg.Error as error:
+            raise refused(error, self.conninfo, side=SourceError) from error
+
+    def describe(self, query: str) -> list[Described]:
+        """The columns of a user's query, which is planned but gives no row."""
+        head = "select * from (\n"
+        try:
+            with self.connection.transaction(force_rollback=True):
+                cursor = self.connection.execute(f"{head}{query}\n) as q limit 0".encode())
+                result = cursor.pgresult
+        except psycopg.Error as error:
+            raise refused(error, self.conninfo, side=SourceError, statement=Statement(query, len(head))) from error
+        assert result is not None  # noqa: S101  a select has a result
+        return [
+            Described((result.fname(i) or b"").decode(), result.ftype(i), result.fmod(i)) for i in range(result.nfields)
+        ]
+
+    def close(self) -> None:
+        if not self.connection.closed:
+            self.connection.close()

@@ -1,0 +1,120 @@
+"""Incremental reads: the half-open window `[lower, upper)` and where it may end.
+
+The upper bound is a moment that nothing can still be written before: the source's clock before
+the snapshot, no later than the start of any transaction that was open then.
+"""
+
+from __future__ import annotations
+
+import re
+
+from penstock.backends.base import Cursor, Window
+from penstock.backends.postgres.connect import identifier, literal
+from penstock.backends.postgres.snapshot import Holder
+from penstock.backends.postgres.types import PgType
+from penstock.errors import DataError, PlanRefused
+
+INTEGERS = {"int2": -(2**15), "int4": -(2**31), "int8": -(2**63)}
+TIMES = frozenset({"timestamptz", "timestamp", "date"})
+_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days"}
+KEYS_SHOWN = 3
+
+
+def window_condition(window: Window, type_: PgType) -> str:
+    """The window over alias `q`."""
+    check_cursor(window.column, type_)
+    column = f"q.{identifier(window.column)}"
+    parts = [f"{column} < {literal(window.upper)}::{type_.spelling}"]
+    if window.lower is not None:
+        parts.insert(0, f"{column} >= {literal(window.lower)}::{type_.spelling}")
+    inside = " and ".join(parts)
+    return f"{inside} or {column} is null" if window.on_null == "include" else inside
+
+
+def refuse_nulls(holder: Holder, source: str, window: Window, keys: list[str]) -> None:
+    """With `on_null_cursor = "error"`: a row without a cursor would never be read."""
+    if window.on_null != "error":
+        return
+    column = f"q.{identifier(window.column)}"
+    count = holder.ask(f"select count(*) from {source} as q where {column} is null")[0][0]
+    if not count:
+        return
+    shown: tuple[str, ...] = ()
+    if keys:
+        text = " || ', ' || ".join(
+            f"{literal(key + '=')} || coalesce(q.{identifier(key)}::pg_catalog.text, 'NULL')" for key in keys
+        )
+        rows = holder.ask(f"select {text} from {source} as q where {column} is null limit {KEYS_SHOWN}")
+        shown = tuple(row for (row,) in rows)
+    raise DataError(
+        f"{count} rows have no value in the cursor column {window.column!r}",
+        why="an incremental read would never see them",
+        remedy='on_null_cursor = "include" or "skip"',
+        keys=shown,
+    )
+
+
+def check_cursor(column: str, type_: PgType) -> None:
+    if type_.built_in and (type_.name in INTEGERS or type_.name in TIMES):
+        return
+    raise PlanRefused(
+        f"column {column!r} cannot be a cursor",
+        why=f"it is {type_.spelling}; windows need a type whose next value is known: integers, dates, timestamps",
+        remedy="choose an integer, date or timestamp column",
+    )
+
+
+def upper_bound(holder: Holder, source: str, cursor: Cursor, type_: PgType) -> str:
+    """Where the window ends, as text of the cursor's type."""
+    check_cursor(cursor.column, type_)
+    if type_.name in INTEGERS:
+        return _upper_integer(holder, source, cursor, type_)
+    if type_.name == "timestamp" and cursor.timezone is None:
+        raise PlanRefused(
+            f"the cursor {cursor.column!r} has no time zone",
+            why="a timestamp without time zone cannot be compared with the source's clock",
+            remedy='cursor_timezone = "UTC" (the zone its writers mean)',
+        )
+    zone = cursor.timezone or "UTC"
+    moment = (
+        f"({literal(holder.settled)}::pg_catalog.timestamptz - {literal(_interval(cursor.lag))}::pg_catalog.interval)"
+    )
+    forms = {
+        "timestamptz": f"select ({moment})::pg_catalog.text",
+        "timestamp": f"select ({moment} at time zone {literal(zone)})::pg_catalog.text",
+        # The day that has begun is left for later: more rows of it may come.
+        "date": f"select ({moment} at time zone {literal(zone)})::pg_catalog.date::pg_catalog.text",
+    }
+    return str(holder.ask(forms[type_.name])[0][0])
+
+
+def _upper_integer(holder: Holder, source: str, cursor: Cursor, type_: PgType) -> str:
+    lag = cursor.lag or "0"
+    if not lag.isdigit():
+        raise PlanRefused(
+            f"lag = {lag!r} does not fit the cursor {cursor.column!r}",
+            why=f"it is {type_.spelling}: its lag is a number of units",
+            remedy='lag = "1000"',
+        )
+    column = f"q.{identifier(cursor.column)}"
+    highest = holder.ask(f"select max({column})::pg_catalog.int8 from {source} as q")[0][0]
+    if highest is None:
+        return str(INTEGERS[type_.name])
+    lowest, beyond = INTEGERS[type_.name], -INTEGERS[type_.name]
+    bound = int(highest) - int(lag) + 1
+    if bound >= beyond:
+        raise PlanRefused(
+            f"the cursor {cursor.column!r} has reached the end of {type_.spelling}",
+            why="no half-open window can hold its highest value",
+            remedy="give a lag, or read the table without `incremental`",
+        )
+    return str(max(bound, lowest))
+
+
+def _interval(lag: str | None) -> str:
+    if lag is None:
+        return "0"
+    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)\s*", lag)
+    if found is None:
+        raise PlanRefused(f"lag = {lag!r} is not a duration", remedy='lag = "5m" (ms, s, m, h, d)')
+    return f"{found.group(1)} {_UNITS[found.group(2)]}"

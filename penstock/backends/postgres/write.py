@@ -1,0 +1,213 @@
+"""A Postgres connection as a target: what is there, how columns are held, where loads begin.
+
+Planning only reads. Everything that writes is in `load.py`, under the target's locks.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import psycopg
+
+from penstock.backends.base import Load, LoadPlan, Native, RunContext, Target, TargetColumn, TargetTable
+from penstock.backends.postgres import catalog, native
+from penstock.backends.postgres.config import PostgresConfig
+from penstock.backends.postgres.connect import DriverSession, identifier, literal, open_driver_session
+from penstock.backends.postgres.dialect import PostgresDialect, qualified, render
+from penstock.backends.postgres.errors import refused
+from penstock.backends.postgres.load import PostgresLoad
+from penstock.backends.postgres.native import Held
+from penstock.backends.sql import last_watermark, owner_of, remembered
+from penstock.errors import PlanRefused, TargetError
+from penstock.schema import Column, CreateEnum, CreateSchema, Ddl, TableName
+from penstock.schema.columns import ENUM
+from penstock.schema.names import split_name
+
+_TYPE_WORDS = re.compile(r"[\w\s(),.\"\[\]]+")
+# Words that other systems use for these types.
+ALIASES = {
+    "string": "text",
+    "double": "double precision",
+    "long": "bigint",
+    "datetime": "timestamp",
+    "binary": "bytea",
+    "blob": "bytea",
+}
+_NO_SUCH_TYPE = ("42704", "3F000", "42601", "42P01", "22023")
+
+_COLUMNS = """
+select a.attname::text, a.atttypid::int8, a.atttypmod, not a.attnotnull, a.atthasdef,
+       a.attgenerated <> '', a.attidentity <> ''
+from pg_attribute a where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum
+"""
+_NOTES = """
+select 'trigger ' || quote_ident(tgname) || ' fires for loaded rows' from pg_trigger
+  where tgrelid = %(oid)s and not tgisinternal and tgenabled <> 'D'
+union all
+select 'foreign key ' || quote_ident(conname) || ' refers to ' || confrelid::regclass::text from pg_constraint
+  where conrelid = %(oid)s and contype = 'f'
+union all
+select 'it is referred to by foreign key ' || quote_ident(conname) || ' of ' || conrelid::regclass::text
+  from pg_constraint where confrelid = %(oid)s and contype = 'f' and conrelid <> %(oid)s
+union all
+select 'row security is on' from pg_class where oid = %(oid)s and relrowsecurity
+"""
+_REFUSALS = {
+    "v": "it is a view",
+    "m": "it is a materialized view",
+    "f": "it is a foreign table",
+    "S": "it is a sequence",
+    "i": "it is an index",
+    "c": "it is a type",
+}
+
+
+class PostgresTarget(Target):
+    """Opens a session when first asked something."""
+
+    dialect = PostgresDialect()
+
+    def __init__(self, config: PostgresConfig, run: RunContext) -> None:
+        self._config = config
+        self._run = run
+        self._conninfo = config.conninfo()
+        self._opened: DriverSession | None = None
+        self._types: dict[str, Held | None] = {}
+
+    @property
+    def _session(self) -> DriverSession:
+        if self._opened is None:
+            connection = open_driver_session(
+                self._conninfo, self._run.application_name, (("search_path", "pg_catalog"),)
+            )
+            self._opened = DriverSession(connection, self._conninfo)
+        return self._opened
+
+    # ------------------------------------------------------------ what is there
+
+    def qualify(self, table: TableName) -> TableName:
+        return table if table.schema is not None else TableName(self._config.schema_, table.table)
+
+    def inspect(self, table: TableName) -> TargetTable | None:
+        table = self.qualify(table)
+        found = catalog.relation(self._session.query, qualified(table))
+        if found is None:
+            return None
+        rows = self._session.query(_COLUMNS, (found.oid,))
+        types = catalog.types(self._session.query, [(row[1], row[2]) for row in rows])
+        columns = tuple(TargetColumn(row[0], type_.spelling, *row[3:]) for row, type_ in zip(rows, types, strict=True))
+        notes = self._query_named(_NOTES, {"oid": found.oid})
+        refusals = (_REFUSALS[found.kind],) if found.kind in _REFUSALS else ()
+        estimate = self._session.query("select reltuples::int8 from pg_class where oid = %s", (found.oid,))[0][0]
+        return TargetTable(
+            table,
+            columns,
+            catalog.primary_key(self._session.query, found.oid),
+            tuple(note for (note,) in notes),
+            refusals,
+            owner_of(self._session, table) if self._has_catalog("tables") else None,
+            frozenset(remembered(self._session, table)) if self._has_catalog("columns") else frozenset(),
+            estimate if estimate >= 0 else None,
+        )
+
+    def has_schema(self, schema: str) -> bool:
+        return bool(self._session.query("select 1 from pg_namespace where nspname = %s", (schema,)))
+
+    def watermark(self, pipeline: str, table: TableName) -> str | None:
+        if not self._has_catalog("loads"):
+            return None
+        return last_watermark(self._session, pipeline, self.qualify(table))
+
+    # ------------------------------------------------------------ how columns are held
+
+    def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
+        own = self._own(column)
+        want: Held | None = None
+        if cast is not None:
+            want = self._asked(column, cast)
+            if existing is not None and existing.type_sql != want.sql:
+                return native.refusal(
+                    column, f"the column exists as {existing.type_sql}, not as {want.sql}", existing.type_sql
+                )
+        elif existing is not None:
+            want = self._held(existing.type_sql) or Held(existing.type_sql)
+        server = self._session.connection.info.server_version
+        return native.plan(column, own, want, asked=cast is not None, server=server)
+
+    def render(self, ddl: Ddl) -> list[str]:
+        return render(ddl)
+
+    def _own(self, column: Column) -> Held | None:
+        """The type the column has by itself: its very own one where it comes from Postgres."""
+        past = column.native_in("postgres")
+        if past is None:
+            sql = native.own_type(column)
+            return Held(sql) if sql is not None else None
+        held = self._held(past)
+        if held is not None:
+            return held
+        if column.logical is not None and column.logical.kind == ENUM and column.logical.labels:
+            return Held(past, column.logical.labels, self._enum_ddl(past, column.logical.labels))
+        return Held(native.TEXT, missing=past)
+
+    def _enum_ddl(self, name: str, labels: tuple[str, ...]) -> tuple[Ddl, ...]:
+        made: tuple[Ddl, ...] = (CreateEnum(name, labels),)
+        parts = split_name(name)
+        if len(parts) == 2 and not self.has_schema(parts[0]):
+            return (CreateSchema(parts[0]), *made)
+        return made
+
+    def _asked(self, column: Column, cast: str) -> Held:
+        spelled = ALIASES.get(cast.strip().lower(), cast.strip())
+        held = self._held(spelled) if _TYPE_WORDS.fullmatch(spelled) else None
+        if held is None:
+            raise PlanRefused(
+                f"columns.{column.name}: {cast!r} is no type of the target",
+                remedy='a type such as "decimal(38,9)", "text", "timestamptz"',
+            )
+        return held
+
+    def _held(self, sql: str) -> Held | None:
+        """The type in the server's own spelling; None if the server has no such type."""
+        if sql not in self._types:
+            self._types[sql] = self._look_up(sql)
+        return self._types[sql]
+
+    def _look_up(self, sql: str) -> Held | None:
+        connection = self._session.connection
+        path = f"{identifier(self._config.schema_)}, public"
+        try:
+            with connection.transaction(force_rollback=True):
+                connection.execute("select pg_catalog.set_config('search_path', %s, true)", (path,))
+                described = connection.execute(f"select null::{sql}".encode()).pgresult
+        except psycopg.Error as error:
+            if error.sqlstate in _NO_SUCH_TYPE:
+                return None
+            raise refused(error, self._conninfo, side=TargetError) from error
+        if described is None or described.nfields != 1:
+            return None
+        found = catalog.types(self._session.query, [(described.ftype(0), described.fmod(0))])[0]
+        if found.kind == "p":  # a record has no column type
+            return None
+        return Held(found.spelling, found.labels if found.kind == "e" else None)
+
+    def _has_catalog(self, name: str) -> bool:
+        rows = self._session.query(f"select to_regclass({literal('_penstock.' + name)}) is not null")
+        return bool(rows[0][0])
+
+    def _query_named(self, sql: str, params: dict[str, Any]) -> list[tuple[Any, ...]]:
+        try:
+            return self._session.connection.execute(sql.encode(), params).fetchall()
+        except psycopg.Error as error:
+            raise refused(error, self._conninfo, side=TargetError) from error
+
+    # ------------------------------------------------------------ loads
+
+    def begin(self, plan: LoadPlan) -> Load:
+        return PostgresLoad(self._config, plan)
+
+    def close(self) -> None:
+        if self._opened is not None:
+            self._opened.connection.close()
+            self._opened = None
