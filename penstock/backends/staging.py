@@ -163,13 +163,17 @@ class ParquetSink(Sink):
                 write_statistics=False,
                 store_schema=False,
             )
-            failpoint("sink.open")
-            for batch in batches:
-                if batch.num_rows:
-                    writer.write_batch(self._stored(batch))
-                    rows += batch.num_rows
-            # Not in a `finally`: a footer under half the rows would make a valid file of them.
-            writer.close()
+            try:
+                failpoint("sink.open")
+                for batch in batches:
+                    if batch.num_rows:
+                        writer.write_batch(self._stored(batch))
+                        rows += batch.num_rows
+                writer.close()
+            except BaseException:
+                # Its finaliser would put a footer under half the rows and make a valid file of them.
+                writer.is_open = False
+                raise
         return rows
 
     def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
