@@ -15,7 +15,7 @@ import textwrap
 import traceback
 from pathlib import Path
 
-from penstock.cli import context
+from penstock.cli import context, signals
 from penstock.errors import Cancelled, ConfigErrors, PenstockError
 from penstock.observe import logs
 from penstock.observe.redact import redact
@@ -40,9 +40,11 @@ def show(error: BaseException) -> int:
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, ConfigErrors):
         return _show_all(error)
+    if isinstance(error, Cancelled) and signals.taken():
+        return show_interrupted(signals.received(), error.kept)
     if isinstance(error, PenstockError):
         show_error(error)
-        return 128 + signals_received() if isinstance(error, Cancelled) else error.exit_code
+        return error.exit_code
     if isinstance(error, OSError) and error.errno in MACHINE:
         show_error(_refused_by_machine(error))
         return 1
@@ -72,25 +74,17 @@ def render(error: PenstockError, *, pipeline: str = "", show_keys: bool = True, 
     return "\n".join(lines)
 
 
-def show_interrupted(number: int) -> int:
+def show_interrupted(number: int, kept: str = "") -> int:
     """After a signal: the run has rolled back on its way here. The exit code says which signal it was."""
-    name = signal.Signals(number).name
-    how = "interrupted" if number == signal.SIGINT else f"stopped by {name}"
-    sys.stderr.write(
-        _labelled("ended:", how, "1;33" if _coloured() else "")
-        + "\n"
-        + _labelled("kept:", "what was already committed stays; the run under way was rolled back", "")
-        + "\n"
-        + _labelled("next:", "run the same command again; 'penstock runs list' shows what was done", "")
-        + "\n"
-    )
+    how = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
+    kept = kept or "what was already committed stays; the run under way was rolled back"
+    lines = [
+        _labelled("ended:", how, "1;33" if _coloured() else ""),
+        _labelled("kept:", kept, ""),
+        _labelled("next:", "run the same command again; 'penstock runs list' shows what was done", ""),
+    ]
+    sys.stderr.write("\n".join(lines) + "\n")
     return 128 + number
-
-
-def signals_received() -> int:
-    from penstock.cli import signals
-
-    return signals.received()
 
 
 def _show_all(error: ConfigErrors) -> int:

@@ -77,7 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
             app(args=words, prog_name="penstock")
     except SystemExit as stop:
         code = stop.code
-        if code == signals.INTERRUPTED:
+        if code == signals.INTERRUPTED:  # what typer makes of a KeyboardInterrupt
             from penstock.cli import errors
 
             code = errors.show_interrupted(signals.received())

@@ -24,6 +24,11 @@ def received() -> int:
     return _received[0] if _received else signal.SIGINT
 
 
+def taken() -> bool:
+    """Whether a signal has come."""
+    return bool(_received)
+
+
 @contextmanager
 def once() -> Iterator[None]:
     """Within the block the first signal raises KeyboardInterrupt and later ones are only answered."""

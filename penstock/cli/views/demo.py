@@ -45,6 +45,7 @@ def show(result: Result, form: Output, *, serving: bool = False) -> None:
         console.print(outcomes.table([of_record(record) for record in one.runs], one.title))
     for name, meaning in PATHS:
         console.print(out.spans((f"  {name:<7}", "cyan"), (meaning, "dim")))
+    console.print(out.cell("  The first pipeline of round 1 also waits for Spark to start, once.", "dim"))
     console.print()
     console.print(_history(result.history))
     _next(console, result, serving=serving)
