@@ -11,7 +11,6 @@ import shlex
 import subprocess
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, Literal
-from urllib.parse import unquote
 
 import psycopg
 from psycopg.conninfo import conninfo_to_dict, make_conninfo
@@ -87,10 +86,14 @@ class PostgresConfig(ConnectionConfig):
         # SQLAlchemy's spelling of the same thing.
         text = re.sub(r"^(postgres(?:ql)?)\+\w+://", r"\1://", text)
         try:
-            return {name: str(value) for name, value in conninfo_to_dict(text).items()}
+            parsed = {name: str(value) for name, value in conninfo_to_dict(text).items()}
         except psycopg.Error:
             # libpq's own message repeats the text, so the cause is dropped, not chained.
             why = _why_malformed(text)
+        else:
+            if re.fullmatch(r"[\d,]*", parsed.get("port", "")):
+                return parsed
+            why = "its port is not a number"
         raise ConfigError(
             f"the dsn of connection {self.name or self.type!r} cannot be read",
             why=why,
@@ -104,10 +107,6 @@ def _why_malformed(text: str) -> str:
     scheme = text.partition("://")[0]
     if scheme not in ("postgres", "postgresql"):
         return f"it starts with {scheme}://, not postgresql://" if scheme.isidentifier() else "it has no known scheme"
-    authority = re.split(r"[/?#]", text.partition("://")[2])[0]
-    port = authority.rpartition("@")[2].rpartition(":")[2] if ":" in authority.rpartition("@")[2] else ""
-    if port and not unquote(port).isdigit() and "@" in authority:
-        return "its port is not a number"
     return "libpq cannot parse it"
 
 

@@ -299,11 +299,11 @@ def _fallback(column: Column) -> bool:
     if column.native_in("postgres") is None:
         return False
     tests = (pa.types.is_decimal, pa.types.is_list, pa.types.is_timestamp)
-    return any(bool(test(column.type)) for test in tests)
+    return any(test(column.type) for test in tests)
 
 
 def _nanoseconds(type_: pa.DataType) -> bool:
-    return (pa.types.is_timestamp(type_) or pa.types.is_time(type_)) and type_.unit == "ns"
+    return bool((pa.types.is_timestamp(type_) or pa.types.is_time(type_)) and type_.unit == "ns")
 
 
 def refusal(column: Column, why: str, cast: str) -> Native:
