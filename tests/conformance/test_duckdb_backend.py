@@ -814,7 +814,11 @@ def test_user_sql_that_ends_the_transaction_is_caught(files: Files) -> None:
 @pytest.mark.parametrize("materialize", [True, False])
 def test_inside_one_file_nothing_is_staged(files: Files, materialize: bool) -> None:
     files.sql("target", "create table origin as select range as id from range(5)")
-    plan = replace(files.plan(INTS), native_query="select id from origin", materialize=materialize)
+    source = files.source("target", query="select id as number, interval '1 day' as span from origin;")
+    (number,) = (column for column in source.schema() if column.name == "number")
+    query = source.select_sql([(number, "id")])
+    source.close()
+    plan = replace(files.plan(INTS), native_query=query, materialize=materialize)
     load = BACKEND.target(files.config("target"), plan.run).begin(plan)
     assert not files.config("target").staging_base.exists()
     assert load.commit([]).rows == 5

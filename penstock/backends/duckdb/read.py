@@ -246,24 +246,34 @@ class DuckDBSource(Source):
     # ------------------------------------------------------------ how it is split
 
     def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:
-        selected = ", ".join(
-            f"{types.select(column, self._spelling(column.name))} as {types.quote(column.name)}" for column in columns
-        )
-        where = []
-        if window is not None:
-            self._check_nulls(window)
-            where.append(condition(window, self._spelling(window.column)))
+        selected = self._selected([(column, column.name) for column in columns])
+        where = self._inside(window)
         ranges, reason = self._ranges(max(want, 1), where)
-        parts = [self._partition(selected, [*where, range_] if range_ else where, columns) for range_ in ranges]
+        statements = [self._statement(selected, [*where, range_] if range_ else where) for range_ in ranges]
+        parts = [DuckDBPartition(self._config, sql, tuple(columns), self._mark, self._run) for sql in statements]
         return Split(tuple(parts), reason)
 
-    def _partition(self, selected: str, where: Sequence[str], columns: Sequence[Column]) -> DuckDBPartition:
+    def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
+        return self._statement(self._selected(columns), self._inside(window))
+
+    def _selected(self, columns: Sequence[tuple[Column, str]]) -> str:
+        return ", ".join(
+            f"{types.select(column, self._spelling(column.name))} as {types.quote(name)}" for column, name in columns
+        )
+
+    def _inside(self, window: Window | None) -> list[str]:
+        if window is None:
+            return []
+        self._check_nulls(window)
+        return [condition(window, self._spelling(window.column))]
+
+    def _statement(self, selected: str, where: Sequence[str]) -> str:
         sql = f"select {selected or 'null'}\nfrom {self._relation} as source"
         if where:
             sql += "\nwhere " + "\n  and ".join(f"({test})" for test in where)
         if self._request.limit is not None:
             sql += f"\nlimit {int(self._request.limit)}"
-        return DuckDBPartition(self._config, sql, tuple(columns), self._mark, self._run)
+        return sql
 
     def _ranges(self, want: int, where: Sequence[str]) -> tuple[list[str], str]:
         if self._request.limit is not None:

@@ -16,7 +16,6 @@ from sqlglot import exp
 
 from penstock.backends.base import (
     RAW,
-    STAGED,
     Load,
     LoadPlan,
     LoadResult,
@@ -312,12 +311,11 @@ def _raw_sql(session: Session, load: TableLoad, files: Sequence[Path]) -> str:
 
 
 def _drop_relations(session: Session) -> None:
-    """Make room for the next table's `RAW` and `STAGED`; the latter may be a view or a table."""
-    for kind, catalog in (("view", "duckdb_views"), ("table", "duckdb_tables")):
-        for name in (STAGED, RAW):
-            found = f"select 1 from {catalog}() where temporary and {kind}_name = ?"
-            if session.query(found, (name,)):
-                session.execute(f"drop {kind} temp.{types.quote(name)}")
+    """Make room for the next table's relations: `RAW`, `STAGED` and whatever its mode made beside them."""
+    for kind in ("view", "table"):
+        found = f"select {kind}_name from duckdb_{kind}s() where temporary and starts_with({kind}_name, ?)"
+        for (name,) in session.query(found, ("_penstock_",)):
+            session.execute(f"drop {kind} temp.{types.quote(name)}")
 
 
 def _roll_back(session: Session) -> None:
