@@ -27,15 +27,14 @@ from penstock.errors import DriverMissing, SparkError
 START_SECONDS = 60.0
 POLL_SECONDS = 0.01
 
-_OPENED = (
-    ["java.lang", "java.lang.invoke", "java.lang.reflect", "java.io", "java.net", "java.nio", "java.util"]
-    + ["java.util.concurrent", "java.util.concurrent.atomic", "jdk.internal.ref", "sun.nio.ch", "sun.nio.cs"]
-    + ["sun.security.action", "sun.util.calendar"]
-)
+_OPENED = """
+    java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.util java.util.concurrent
+    java.util.concurrent.atomic jdk.internal.ref sun.nio.ch sun.nio.cs sun.security.action sun.util.calendar
+"""
 
 # Spark's own list (org.apache.spark.launcher.JavaModuleOptions), without the vector incubator.
 MODULE_OPTIONS = [
-    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED),
+    *(f"--add-opens=java.base/{package}=ALL-UNNAMED" for package in _OPENED.split()),
     "--add-opens=java.security.jgss/sun.security.krb5=ALL-UNNAMED",
     "-Djdk.reflect.useDirectMethodHandle=false",
     "-Dio.netty.tryReflectionSetAccessible=true",

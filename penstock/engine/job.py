@@ -129,7 +129,7 @@ class Job:
 def lost(error: BaseException) -> PenstockError:
     """Spark's own failure in one line; its stack trace stays in its log."""
     text = str(error)
-    if "Python worker exited unexpectedly" in text or "Python worker" in text and "crashed" in text:
+    if "Python worker exited unexpectedly" in text:
         return LinkLost(
             "a Spark worker was lost again and again",
             why="its process ended; the kernel may have killed it for want of memory",

@@ -34,7 +34,7 @@ MAX_SOCKET_FOLDER = 60  # bytes: a Unix socket's path ends at 108
 STOP_SECONDS = 5.0
 
 # What Spark masks in everything that it prints of its settings.
-SECRET_NAMES = "(?i)secret|password|passwd|token|access[.]?key|api[.]?key|credential|dsn|private"
+SECRET_NAMES = "(?i)secret|password|passwd|token|access[.]?key|api[.]?key|credential|dsn|private"  # noqa: S105  names, not a secret
 
 
 class SparkSettings(Protocol):

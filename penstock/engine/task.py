@@ -13,6 +13,7 @@ import os
 import socket
 import time
 import traceback
+import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,7 +21,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.backends.base import Partition, Receipt, RunContext, Sink, as_record
+from penstock.backends.base import Partition, RunContext, Sink, as_record
 from penstock.errors import DataError, Kind, PenstockError
 from penstock.schema import Column
 
@@ -30,7 +31,7 @@ COUNTER_SECONDS = 1.0  # how often a task rewrites its counter
 Names = Sequence[tuple[str, Column]]  # a column's name in the batches that are read; its form on the wire
 
 
-class TransientFailure(Exception):  # noqa: N818  its text, not its name, is what people see
+class TransientFailure(Exception):
     """Raised out of a task so that Spark tries it again; its text is `MARK` and a record."""
 
 
@@ -128,10 +129,6 @@ def replace_text(path: Path, text: str) -> None:
     beside.replace(path)
 
 
-def error_file(run: RunContext, part: int) -> Path:
-    return folder_of(run) / f"{part}.error"
-
-
 # ---------------------------------------------------------------- batches
 
 
@@ -176,8 +173,6 @@ def _place(schema: pa.Schema, name: str, wire: Column) -> int:
 
 # ---------------------------------------------------------------- tasks
 
-Write = Callable[[int, Iterator[pa.RecordBatch]], Receipt]
-
 
 def carry_out(run: RunContext, part: int, batches: Callable[[], Iterator[pa.RecordBatch]], sink: Sink) -> str:
     """One part from its batches into the sink: the JSON of its receipt, or of an error record."""
@@ -206,19 +201,19 @@ def carry_out(run: RunContext, part: int, batches: Callable[[], Iterator[pa.Reco
     # Outside of the handlers: a chained exception's text would reach Spark's log.
     if error.kind is Kind.TRANSIENT:
         raise failure(error)
-    line = json.dumps({"error": error.to_record()})
-    tell(run, part, line)
-    return line
+    tell(run, error)
+    return json.dumps({"error": error.to_record()})
 
 
-def tell(run: RunContext, part: int, line: str) -> None:
+def tell(run: RunContext, error: PenstockError) -> None:
     """Leave an error where the driver looks while the other tasks still run."""
-    beside = error_file(run, part)
-    if beside.parent.is_dir():
-        descriptor = os.open(beside.with_name(f".{beside.name}"), os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600)
-        with os.fdopen(descriptor, "w") as file:
-            file.write(line)
-        beside.with_name(f".{beside.name}").replace(beside)
+    path = folder_of(run) / f"{uuid.uuid4().hex}.error"
+    if path.parent.is_dir():
+        beside = path.with_suffix(".part")
+        # Only for this user's eyes: the record may hold key values.
+        with os.fdopen(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
+            json.dump({"error": error.to_record()}, file)
+        beside.replace(path)
 
 
 RESULT = pa.schema([pa.field("receipt", pa.string())])

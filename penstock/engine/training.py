@@ -44,7 +44,7 @@ def _exercise(spark: Any) -> None:
     from pyspark.sql.datasource import DataSource, DataSourceReader
 
     class Reader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
-        def read(self, partition: Any) -> Iterator[tuple[int, str]]:
+        def read(self, partition: Any) -> Iterator[tuple[int, str]]:  # noqa: ARG002  Spark's own signature
             yield from [(1, "a"), (2, "b")]
 
     class Numbers(DataSource):  # type: ignore[misc]
@@ -55,7 +55,7 @@ def _exercise(spark: Any) -> None:
         def schema(self) -> str:
             return "k int, v string"
 
-        def reader(self, schema: Any) -> DataSourceReader:
+        def reader(self, schema: Any) -> DataSourceReader:  # noqa: ARG002  Spark's own signature
             return Reader()
 
     apart = spark.newSession()

@@ -1,0 +1,234 @@
+"""A transform: the source as view `source`, Spark SQL or a function over it, the result into a sink.
+
+The result's schema is known before a row moves. Errors name the place in the user's SQL or code,
+in one line; they never show a Java stack trace, nor a cell's value that Spark's text might quote.
+"""
+
+from __future__ import annotations
+
+import re
+import traceback
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pyarrow as pa
+
+from penstock.backends.base import Partition, Progress, Receipt, RunContext, Sink
+from penstock.engine import status
+from penstock.engine.convert import back
+from penstock.engine.datasource import source_class
+from penstock.engine.job import Job
+from penstock.engine.sparktypes import from_spark
+from penstock.engine.task import RESULT, Names, carry_out
+from penstock.errors import PenstockError, PlanRefused, TransformError
+from penstock.schema import Column, Schema
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+VIEW = "source"
+NOTHING = "nothing was committed"
+
+Function = Callable[..., Any]  # a DataFrame in, a DataFrame out
+
+
+@dataclass(frozen=True)
+class TransformPlan:
+    """A transform that is ready to run; `schema` is its result's."""
+
+    schema: Schema
+    frame: DataFrame
+    spark: SparkSession
+
+    def write(self, sink: Sink, columns: Names, run: RunContext, on_progress: Progress | None = None) -> list[Receipt]:
+        """Run it into the sink. One receipt per partition of the result that had a row."""
+        for name, wire in columns:
+            if name not in self.schema or self.schema[name].type != wire.type:
+                raise PlanRefused(
+                    f"column {name} cannot leave the transform as {wire.type}",
+                    why=f"its result has {', '.join(f'{c.name} {c.type}' for c in self.schema)}",
+                    kept="nothing was touched",
+                    remedy="cast it in the transform's own SQL",
+                )
+        task = TransformTask(sink, tuple(columns), run)
+        frame = self.frame.coalesce(status.cores(self.spark)).mapInArrow(task, "receipt string")
+        return Job(self.spark, frame, run, on_progress, explain).receipts()
+
+
+@dataclass(frozen=True)
+class TransformTask:
+    """What `mapInArrow` runs on the result: partition `i` of it is part `i` of the load."""
+
+    sink: Sink
+    names: tuple[tuple[str, Column], ...]
+    run: RunContext
+
+    def __call__(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        from pyspark import TaskContext
+
+        first = next((batch for batch in batches if batch.num_rows), None)
+        if first is None:
+            return
+        part = TaskContext.get().partitionId()
+        line = carry_out(self.run, part, lambda: self._conformed(first, batches), self.sink)
+        yield pa.RecordBatch.from_arrays([pa.array([line])], schema=RESULT)
+
+    def _conformed(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([pa.field(wire.name, wire.type, wire.nullable) for _, wire in self.names])
+        for batch in _chain(first, rest):
+            arrays = [back(batch.column(name), wire.type, name) for name, wire in self.names]
+            yield pa.RecordBatch.from_arrays(arrays, schema=schema)
+
+
+def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    yield first
+    yield from rest
+
+
+def transform(
+    spark: SparkSession, partitions: Sequence[Partition], schema: Schema, what: str | Function, run: RunContext
+) -> TransformPlan:
+    """Plan `what`, Spark SQL or a DataFrame function, over the partitions. Moves no row."""
+    apart = status.session_apart(spark)
+    for name, value in _settings(schema, run).items():
+        apart.conf.set(name, value)
+    format_name, source = source_class(partitions, schema, run)
+    apart.dataSource.register(source)
+    frame = apart.read.format(format_name).load()
+    frame.createOrReplaceTempView(VIEW)
+    made = _by_sql(apart, what) if isinstance(what, str) else _by_function(what, frame)
+    return TransformPlan(from_spark(made.schema), made, apart)
+
+
+def _settings(schema: Schema, run: RunContext) -> dict[str, str]:
+    folded = [name.lower() for name in schema.names]
+    return {
+        "spark.sql.session.timeZone": "UTC",
+        "spark.sql.ansi.enabled": "true",
+        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        "spark.sql.caseSensitive": "true" if len(set(folded)) < len(folded) else "false",
+        "spark.sql.execution.arrow.maxRecordsPerBatch": str(run.batch_rows),
+        "spark.sql.execution.arrow.maxBytesPerBatch": str(run.batch_bytes),
+    }
+
+
+def _by_sql(spark: SparkSession, sql: str) -> DataFrame:
+    from pyspark.errors import PySparkException
+
+    try:
+        frame = spark.sql(sql)
+        frame.schema  # noqa: B018  analysed here, so that its errors are met here
+    except PySparkException as error:
+        raise TransformError(
+            "the transform's SQL is wrong", why=_message(error), kept="nothing was touched", remedy=_shown(sql, error)
+        ) from error
+    return frame
+
+
+def _by_function(function: Function, frame: DataFrame) -> DataFrame:
+    from pyspark.errors import PySparkException
+    from pyspark.sql import DataFrame as Frame
+
+    place = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(type(function)))}"
+    try:
+        made = function(frame)
+        if isinstance(made, Frame):
+            made.schema  # noqa: B018
+    except PenstockError:
+        raise
+    except Exception as error:
+        why = _message(error) if isinstance(error, PySparkException) else _first_line(error)
+        raise TransformError(
+            f"the transform function {place} failed",
+            why=why,
+            kept="nothing was touched",
+            place=_user_line(error),
+        ) from error
+    if not isinstance(made, Frame):
+        raise TransformError(
+            f"the transform function {place} returned {type(made).__name__}",
+            why="a DataFrame goes in and a DataFrame must come out",
+            kept="nothing was touched",
+            remedy="end it with `return df…`",
+        )
+    return made
+
+
+# ---------------------------------------------------------------- errors
+
+_POSITION = re.compile(r"\(?line (\d+),? pos(?:ition)? (\d+)\)?", re.IGNORECASE)
+_FRAME = re.compile(r'File "([^"]+)", line (\d+)')
+_RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
+
+
+def _first_line(error: BaseException) -> str:
+    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
+    name = type(error).__name__
+    return f"{name}: {lines[0]}"[:300] if lines else name
+
+
+def _message(error: Any) -> str:
+    """Spark's own sentence, without the plan and the SQL that it appends."""
+    text = str(error.getMessage() if hasattr(error, "getMessage") else error)
+    head = re.split(r"\n\s*== SQL|;\s*\n|\n\s*JVM stacktrace", text)[0]
+    found = _POSITION.search(text)
+    sentence = " ".join(head.split())[:400]
+    if found is None or found.group(0) in sentence:
+        return sentence
+    return f"{sentence} (line {found.group(1)}, position {found.group(2)})"
+
+
+def _shown(sql: str, error: Any) -> str:
+    """The line of the user's SQL with a mark under the place, where Spark tells it."""
+    found = _POSITION.search(str(error))
+    if found is None:
+        return ""
+    lines = sql.splitlines()
+    line, position = int(found.group(1)) - 1, int(found.group(2))
+    return f"{lines[line]}\n{' ' * position}^" if line < len(lines) else ""
+
+
+def _user_line(error: BaseException) -> str:
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if "pyspark" not in Path(f.filename).parts]
+    own = [frame for frame in frames if Path(frame.filename) != Path(__file__)]
+    return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
+
+
+def explain(error: BaseException) -> PenstockError | None:
+    """A failure of the user's SQL or function while rows were moving, told without any value."""
+    from pyspark.errors import PySparkException
+
+    if not isinstance(error, PySparkException):
+        return None
+    text = str(error)
+    if "Traceback (most recent call last)" in text:
+        return _python_failure(text)
+    condition = error.getCondition()
+    if condition is None or condition in ("", "_LEGACY_ERROR_TEMP_3321"):
+        return None
+    found = _POSITION.search(text)
+    where = f" at line {found.group(1)}, position {found.group(2)} of the transform" if found else ""
+    return TransformError(
+        "a value made the transform fail",
+        why=f"{condition}{where}",
+        kept=NOTHING,
+        remedy="try_cast, try_divide and the like give NULL where a value does not fit",
+    )
+
+
+def _python_failure(text: str) -> PenstockError | None:
+    trace = text[text.index("Traceback (most recent call last)") :]
+    frames = [(name, line) for name, line in _FRAME.findall(trace) if "pyspark" not in Path(name).parts]
+    if not frames:
+        return None
+    name, line = frames[-1]
+    after = trace[trace.rindex(f'File "{name}", line {line}') :]
+    raised = [match.group(1) for match in map(_RAISED.match, after.splitlines()[1:]) if match]
+    return TransformError(
+        "a function of the transform failed",
+        why=raised[0] if raised else "see the function",
+        kept=NOTHING,
+        place=f"{name}:{line}",
+    )

@@ -1,0 +1,136 @@
+"""What a task does with batches and errors, without Spark."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.backends.base import Receipt, RunContext, Sink
+from penstock.engine import job, task
+from penstock.errors import DataError, LinkLost, PenstockError, from_record
+from penstock.schema import Column
+
+WIRE = [("b", Column("beta", pa.string())), ("a", Column("alpha", pa.int64()))]
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunContext:
+    return RunContext("0" * 32, "p", tmp_path / "staging")
+
+
+class Counting(Sink):
+    def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        return Receipt(0, part, sum(batch.num_rows for batch in batches))
+
+
+def batch(**columns: pa.Array) -> pa.RecordBatch:
+    return pa.RecordBatch.from_pydict(columns)
+
+
+def failing(error: Exception) -> Iterator[pa.RecordBatch]:
+    yield batch(a=pa.array([1]))
+    raise error
+
+
+def test_columns_are_matched_by_name_never_by_position() -> None:
+    swapped = [
+        batch(a=pa.array([1]), b=pa.array(["x"])),
+        batch(b=pa.array(["y"]), extra=pa.array([0]), a=pa.array([2])),
+    ]
+    made = list(task.conform(iter(swapped), WIRE))
+    assert [m.to_pydict() for m in made] == [{"beta": ["x"], "alpha": [1]}, {"beta": ["y"], "alpha": [2]}]
+
+
+def test_a_missing_column_is_named() -> None:
+    with pytest.raises(PenstockError, match="column b is missing"):
+        list(task.conform(iter([batch(a=pa.array([1]))]), WIRE))
+
+
+def test_a_column_that_came_twice_is_refused() -> None:
+    twice = pa.RecordBatch.from_arrays([pa.array([1]), pa.array([2]), pa.array(["x"])], names=["a", "a", "b"])
+    with pytest.raises(PenstockError, match="column a came more than once"):
+        list(task.conform(iter([twice]), WIRE))
+
+
+def test_a_neighbouring_type_is_refused() -> None:
+    with pytest.raises(PenstockError, match="column a came as int32: the plan says int64"):
+        list(task.conform(iter([batch(a=pa.array([1], pa.int32()), b=pa.array(["x"]))]), WIRE))
+
+
+def test_null_in_a_column_that_has_none_is_a_data_error() -> None:
+    wire = [("a", Column("a", pa.int64(), nullable=False))]
+    with pytest.raises(DataError, match="column a holds NULL"):
+        list(task.conform(iter([batch(a=pa.array([1, None]))]), wire))
+
+
+def test_a_receipt_comes_back_as_json(run: RunContext) -> None:
+    line = task.carry_out(run, 3, lambda: iter([batch(a=pa.array([1, 2]))]), Counting())
+    assert json.loads(line)["receipt"] | {"pid": 0} == {
+        "table": 0,
+        "part": 3,
+        "rows": 2,
+        "bytes": 0,
+        "ref": "",
+        "pid": 0,
+    }
+    (counter,) = job.counters(task.folder_of(run))
+    assert (counter["rows"], counter["bytes"], counter["done"]) == (2, 16, True)
+    assert job.busy(task.folder_of(run)) == []
+
+
+def test_data_errors_come_back_with_class_keys_and_remedy(run: RunContext) -> None:
+    error = DataError("price does not fit", why="numeric", remedy="widen it", keys=("id=7",))
+    line = task.carry_out(run, 0, lambda: failing(error), Counting())
+    back = from_record(json.loads(line)["error"])
+    assert isinstance(back, DataError)
+    assert (back.what, back.why, back.remedy, back.keys) == ("price does not fit", "numeric", "widen it", ("id=7",))
+    (told,) = task.folder_of(run).glob("*.error")
+    assert json.loads(told.read_text()) == json.loads(line)
+    assert told.stat().st_mode & 0o077 == 0
+
+
+def test_transient_errors_are_raised_in_one_line_without_keys(run: RunContext) -> None:
+    error = LinkLost("the server went away", why="reset", keys=("id=7",))
+    error.__cause__ = RuntimeError("password=hunter2")
+    with pytest.raises(task.TransientFailure) as raised:
+        task.carry_out(run, 0, lambda: failing(error), Counting())
+    text = str(raised.value)
+    assert "\n" not in text
+    assert "id=7" not in text
+    assert raised.value.__context__ is None
+    record = task.record_in(f"org.apache.spark.SparkException: {text}\n\tat x.y(Z.scala)")
+    assert record is not None
+    back = from_record(record)
+    assert (type(back), back.what, back.why) == (LinkLost, "the server went away", "reset")
+
+
+def test_an_unexpected_exception_shows_its_class_and_place_never_its_text(run: RunContext) -> None:
+    line = task.carry_out(run, 0, lambda: failing(ValueError("cell value 4711")), Counting())
+    assert "4711" not in line
+    back = from_record(json.loads(line)["error"])
+    assert back.why.startswith("ValueError in test_engine_task.py:")
+
+
+def test_a_full_disk_is_told_by_name(run: RunContext) -> None:
+    line = task.carry_out(run, 0, lambda: failing(OSError(28, "No space left", "/secret/place")), Counting())
+    back = from_record(json.loads(line)["error"])
+    assert back.what == "a task failed: No space left on device"
+    assert "/secret/place" not in line
+
+
+def test_a_dead_worker_is_not_busy(run: RunContext) -> None:
+    folder = task.folder_of(run)
+    folder.mkdir(parents=True)
+    state = {"pid": 99999999, "started": 5, "host": job.socket.gethostname(), "rows": 1, "bytes": 1, "done": False}
+    (folder / "0.1.json").write_text(json.dumps(state))
+    assert job.busy(folder) == []
+
+
+def test_sparks_own_failure_is_one_line() -> None:
+    error = RuntimeError("Job aborted due to stage failure\n\tat org.apache.spark")
+    assert "\n" not in str(job.lost(error))
+    assert isinstance(job.lost(RuntimeError("… Python worker exited unexpectedly (crashed) …")), LinkLost)
