@@ -13,6 +13,7 @@ import signal
 import sys
 import textwrap
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 
 from penstock.cli import context, signals
@@ -38,8 +39,6 @@ def show(error: BaseException) -> int:
     """Print any exception that ended a command; the exit code for it."""
     if os.environ.get(DEBUG) == "1":
         sys.stderr.write("".join(traceback.format_exception(error)))
-    if isinstance(error, ConfigErrors):
-        return _show_all(error)
     if isinstance(error, Cancelled) and signals.taken():
         return show_interrupted(signals.received(), error.kept)
     if isinstance(error, PenstockError):
@@ -53,7 +52,12 @@ def show(error: BaseException) -> int:
 
 
 def show_error(error: PenstockError, *, pipeline: str = "", show_keys: bool = True) -> None:
-    """One error on stderr."""
+    """One error on stderr, or each of several found together."""
+    if isinstance(error, ConfigErrors):
+        for finding in error.findings:
+            show_error(finding, pipeline=pipeline, show_keys=show_keys)
+        sys.stderr.write(f"{len(error.findings)} problems in the project; nothing was run\n")
+        return
     sys.stderr.write(render(error, pipeline=pipeline, show_keys=show_keys, colour=_coloured()) + "\n")
     sys.stderr.flush()
 
@@ -74,6 +78,12 @@ def render(error: PenstockError, *, pipeline: str = "", show_keys: bool = True, 
     return "\n".join(lines)
 
 
+def exit_code(errors: Iterable[BaseException]) -> int:
+    """Of a command that carried on after failures: usage only if nothing else went wrong."""
+    codes = {error.exit_code if isinstance(error, PenstockError) else 1 for error in errors}
+    return min(codes, default=0)
+
+
 def show_interrupted(number: int, kept: str = "") -> int:
     """After a signal: the run has rolled back on its way here. The exit code says which signal it was."""
     how = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
@@ -85,13 +95,6 @@ def show_interrupted(number: int, kept: str = "") -> int:
     ]
     sys.stderr.write("\n".join(lines) + "\n")
     return 128 + number
-
-
-def _show_all(error: ConfigErrors) -> int:
-    for finding in error.findings:
-        show_error(finding)
-    sys.stderr.write(f"{len(error.findings)} problems in the project; nothing was run\n")
-    return error.exit_code
 
 
 def _refused_by_machine(error: OSError) -> PenstockError:

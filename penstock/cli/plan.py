@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from penstock.cli import context
 from penstock.cli.context import Output, OutputOption
 from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.project import Pipeline, Project
+    from penstock.run.pipeline import PipelinePlan, RunOptions
 
 WOULD_CHANGE = 3  # exit code of --diff
 
@@ -23,22 +28,32 @@ def plan(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Show a pipeline's path, partitions, column types, DDL and load SQL. Moves nothing."""
-    from penstock.cli import errors, selection
+    from penstock.cli import selection
     from penstock.cli.views import plans as view
-    from penstock.run import pipeline as runner
+    from penstock.run.pipeline import RunOptions
 
     project = context.of(ctx).project()
-    options = runner.RunOptions(full_refresh=full_refresh)
-    plans: list[runner.PipelinePlan] = []
-    failed = False
-    for pipeline in selection.select(project.pipelines, names, []):
+    chosen = selection.select(project.pipelines, names, [])
+    plans, code = plan_all(project, chosen, RunOptions(full_refresh=full_refresh))
+    view.show(plans, output)
+    if code:
+        raise typer.Exit(code)
+    if diff and any(one.changes for one in plans):
+        raise typer.Exit(WOULD_CHANGE)
+
+
+def plan_all(project: Project, pipelines: Sequence[Pipeline], options: RunOptions) -> tuple[list[PipelinePlan], int]:
+    """Every plan that could be made, failures printed; and the exit code they ask for."""
+    from penstock.cli import errors
+    from penstock.run import pipeline as runner
+
+    plans: list[PipelinePlan] = []
+    failures: list[PenstockError] = []
+    for pipeline in pipelines:
         try:
             plans += runner.plan(project, pipeline, options)
         except PenstockError as error:
             errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
-            failed = True
-    view.show(plans, output)
-    if failed or any(one.refusals for one in plans):
-        raise typer.Exit(1)
-    if diff and any(one.changes for one in plans):
-        raise typer.Exit(WOULD_CHANGE)
+            failures.append(error)
+    refused = any(one.refusals for one in plans)
+    return plans, 1 if refused else errors.exit_code(failures)

@@ -58,7 +58,7 @@ def run(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Run pipelines: copy their rows and load them, each in one transaction."""
-    from penstock.cli import selection
+    from penstock.cli import errors, selection
     from penstock.cli.views import outcomes as view
 
     if not (names or select or everything):
@@ -70,15 +70,18 @@ def run(
         _dry_run(project, chosen, _options(full_refresh=full_refresh, dry_run=True, limit=limit), output)
         return
     options = _options(full_refresh=full_refresh, dry_run=False, limit=limit)
+    failures: list[Exception] = []
     with invocation.store(project) as store:
-        outcomes = [outcome for pipeline in chosen for outcome in run_one(project, pipeline, store, options)]
+        outcomes = [outcome for pipeline in chosen for outcome in run_one(project, pipeline, store, options, failures)]
     view.show(outcomes, output)
-    if any(outcome.state != "done" for outcome in outcomes):
-        raise typer.Exit(1)
+    if failures:
+        raise typer.Exit(errors.exit_code(failures))
 
 
-def run_one(project: Project, pipeline: Pipeline, store: Store, options: RunOptions) -> list[Outcome]:
-    """Run one pipeline with its progress shown; a failure is printed and becomes an outcome."""
+def run_one(
+    project: Project, pipeline: Pipeline, store: Store, options: RunOptions, failures: list[Exception]
+) -> list[Outcome]:
+    """Run one pipeline with its progress shown; a failure is printed, noted and becomes an outcome."""
     from penstock.cli import errors, progress
     from penstock.run import pipeline as runner
 
@@ -90,9 +93,11 @@ def run_one(project: Project, pipeline: Pipeline, store: Store, options: RunOpti
         raise
     except PenstockError as error:
         errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
+        failures.append(error)
         told = error.to_record()
     except Exception as error:  # noqa: BLE001  a bug in one pipeline must not keep the others from running
         errors.show(error)
+        failures.append(error)
         told = PenstockError(f"unexpected {type(error).__name__}").to_record()
     if not pipeline.show_keys:
         told["keys"] = []
@@ -155,18 +160,10 @@ def _options(*, full_refresh: bool, dry_run: bool, limit: int | None) -> RunOpti
 
 
 def _dry_run(project: Project, chosen: list[Pipeline], options: RunOptions, output: Output) -> None:
-    from penstock.cli import errors
+    from penstock.cli.plan import plan_all
     from penstock.cli.views import plans as view
-    from penstock.run import pipeline as runner
 
-    plans = []
-    failed = False
-    for pipeline in chosen:
-        try:
-            plans += runner.plan(project, pipeline, options)
-        except PenstockError as error:
-            errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
-            failed = True
+    plans, code = plan_all(project, chosen, options)
     view.show(plans, output, dry_run=True)
-    if failed or any(one.refusals for one in plans):
-        raise typer.Exit(1)
+    if code:
+        raise typer.Exit(code)

@@ -13,7 +13,7 @@ update shop.products set price = round(price * 1.10, 2), on_sale = false where s
 insert into shop.products values ('SKU-9001', 'Granite bench', 249.00, 38.5, '{1}', false, current_date);
 
 insert into shop.orders
-select (select max(id) from shop.orders) + n, n, 'placed', clock_timestamp() from generate_series(1, 500) as n;
+select (select max(id) from shop.orders) + n, n % 100 + 1, 'placed', clock_timestamp() from generate_series(1, 500) as n;
 insert into shop.order_lines
 select o.id, 1, 'SKU-9001', 1, 249.00, null, null
 from (select id from shop.orders order by id desc limit 500) as o;
