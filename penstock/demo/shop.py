@@ -56,7 +56,8 @@ class Shop:
 
 @contextmanager
 def running() -> Iterator[Shop]:
-    server = EmbeddedPostgres()
+    # Ctrl-C must reach the run that reads from it first, so that it rolls back in peace.
+    server = EmbeddedPostgres(apart=True)
     try:
         yield Shop(server.start())
     finally:

@@ -49,12 +49,14 @@ def free_port() -> int:
 class EmbeddedPostgres:
     """One server in one folder. Use as a context manager, or call `start` and `stop`."""
 
-    def __init__(self, folder: Path | None = None, **settings: str) -> None:
+    def __init__(self, folder: Path | None = None, *, apart: bool = False, **settings: str) -> None:
+        """`apart`: Ctrl-C in the terminal does not reach the server, and only `stop` ends it."""
         self._made = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="penstock-pg-"))
         self.port = free_port()
         self.user = "penstock"
         self.password = "sluice-gate-7"  # noqa: S105  a server that only this process knows of
+        self._apart = apart
         self._settings = SETTINGS | settings
         self._process: subprocess.Popen[bytes] | None = None
         self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
@@ -91,9 +93,8 @@ class EmbeddedPostgres:
         for name, value in self._settings.items():
             command += ["-c", f"{name}={value}"]
         with (self.folder / "log").open("ab") as log:
-            # A session of its own: Ctrl-C in a terminal must reach the run that reads, not this server.
             self._process = subprocess.Popen(
-                command, stdout=log, stderr=log, cwd=self.folder, start_new_session=True, **self._as_account()
+                command, stdout=log, stderr=log, cwd=self.folder, start_new_session=self._apart, **self._as_account()
             )
         self._await_ready(binaries)
         return self
