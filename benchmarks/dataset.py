@@ -105,7 +105,7 @@ def seed(dsn: str, table: str, rows: int) -> None:
 def change(dsn: str, table: str, *, one_in: int, turn: int) -> int:
     """Change one row in `one_in`, other rows at every turn. The space of the old versions is freed."""
     with psycopg.connect(dsn, autocommit=True) as session:
-        statement = f"update {table} set amount = amount + 1, note = md5(coalesce(note, '')) where id % %s = %s"
+        statement = f"update {table} set amount = amount + 1, note = md5(coalesce(note, '')) where id %% %s = %s"
         changed = session.execute(_sql(statement), (one_in, turn % one_in)).rowcount
         session.execute(_sql(f"vacuum (analyze) {table}"))
     return changed

@@ -15,6 +15,8 @@ from benchmarks.stand import say
 # A side that needs longer than this for its first run is not run again: its first run counts.
 PATIENCE_SECONDS = 100.0
 
+LEFT_OUT = "not asked for"
+
 
 def nothing() -> None:
     """For entrants that need no reset."""
@@ -44,17 +46,24 @@ class Row:
     samples: list[Sample] = field(default_factory=list)
 
 
-def race(entrants: list[Entrant], runs: int, before_round: Callable[[int], None] | None = None) -> list[Row]:
-    """One cold run each, then `runs` rounds of all. A side that fails drops out, with the reason."""
+def race(
+    entrants: list[Entrant], runs: int, before_round: Callable[[int], None] | None = None, *, warm: bool = False
+) -> list[Row]:
+    """One cold run each, unless the sides are `warm`, then `runs` rounds of all.
+
+    A side that fails drops out, with the reason; one that was not asked for does not appear.
+    """
+    entrants = [entrant for entrant in entrants if entrant.note != LEFT_OUT]
     rows = {entrant.label: Row(entrant.label, note=entrant.note) for entrant in entrants}
-    running = [entrant for entrant in entrants if _enter(entrant, rows[entrant.label])]
+    running = entrants if warm else [entrant for entrant in entrants if _enter(entrant, rows[entrant.label])]
     for turn in range(runs):
         if before_round is not None:
             before_round(turn)
         shift = turn % max(len(running), 1)
         for entrant in [*running[shift:], *running[:shift]]:
             row = rows[entrant.label]
-            if row.failed:
+            if row.failed or entrant.side is None:
+                row.failed = row.failed or entrant.note
                 continue
             try:
                 row.samples.append(_once(entrant, row))
@@ -73,7 +82,7 @@ def _enter(entrant: Entrant, row: Row) -> bool:
         return False
     entrant.side.stop()
     try:
-        sample = _once(entrant, row)
+        sample = _once(entrant, row, cold=True)
     except SideFailed as error:
         row.failed = str(error)
         say(f"  {entrant.label}: {error}")
@@ -84,13 +93,14 @@ def _enter(entrant: Entrant, row: Row) -> bool:
     return True
 
 
-def _once(entrant: Entrant, row: Row) -> Sample:
+def _once(entrant: Entrant, row: Row, *, cold: bool = False) -> Sample:
     assert entrant.side is not None
     entrant.reset()
     begun = time.perf_counter()
     sample = entrant.side.run(entrant.job)
-    # The first run's time has the start of the worker in it: imports, and Spark's session.
-    row.cold = row.cold or time.perf_counter() - begun
+    if cold:
+        # The start of the worker is in it: imports, and Spark's session.
+        row.cold = time.perf_counter() - begun
     phases = "".join(f", {name} {seconds:.2f}" for name, seconds in sample.phases.items())
     say(f"  {entrant.label}: {sample.seconds:.2f} s, {sample.cpu:.1f} CPU s, {sample.peak_mib:.0f} MiB{phases}")
     found = entrant.check()

@@ -10,6 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 from types import TracebackType
@@ -58,7 +59,8 @@ mode = "{mode}"
 class Stand:
     """Use as a context manager."""
 
-    def __init__(self) -> None:
+    def __init__(self, peers: Sequence[str] | None = None) -> None:
+        self._peers = peers
         self._temporary = tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
         self.folder.chmod(0o755)
@@ -84,6 +86,10 @@ class Stand:
             side.stop()
         self.server.remove()
         self._temporary.cleanup()
+
+    def takes(self, name: str) -> bool:
+        """Whether the side was asked for; Penstock always is."""
+        return name == "penstock" or self._peers is None or name in self._peers
 
     def dsn(self, database: str) -> str:
         return self.server.dsn_of(database)
