@@ -46,6 +46,8 @@ class Job:
     _lines: list[str] = field(default_factory=list)
     _error: BaseException | None = None
     _told: tuple[int, int] = (0, 0)
+    # Waited for instead of the thread: an interrupted `join` leaves Python believing that it has ended.
+    _ended: threading.Event = field(default_factory=threading.Event)
 
     def receipts(self) -> list[Receipt]:
         """Run it. Raises the first error record of any task, or what Spark says in one line."""
@@ -55,11 +57,10 @@ class Job:
         try:
             with _terminate_as_interrupt():
                 worker.start()
-                while worker.is_alive():
-                    worker.join(POLL_SECONDS)
+                while not self._ended.wait(POLL_SECONDS):
                     self._watch(folder)
         except BaseException as error:
-            self._cancel(worker)
+            self._cancel()
             if isinstance(error, KeyboardInterrupt):
                 raise Cancelled("the run was cancelled", kept="nothing was committed") from None
             raise
@@ -77,6 +78,8 @@ class Job:
                 self._lines = [row[0] for row in self.frame.collect()]
         except BaseException as error:  # noqa: BLE001  raised again by the waiting thread
             self._error = error
+        finally:
+            self._ended.set()
 
     def _watch(self, folder: Path) -> None:
         """Tell the progress; raise as soon as one task has left an error."""
@@ -110,13 +113,13 @@ class Job:
             raise explained from None
         raise lost(error) from None
 
-    def _cancel(self, worker: threading.Thread) -> None:
+    def _cancel(self) -> None:
         """End this run's jobs and wait until none of its workers writes any more."""
         deadline = time.monotonic() + CANCEL_SECONDS
-        while worker.is_alive() and time.monotonic() < deadline:
+        while not self._ended.is_set() and time.monotonic() < deadline:
             # Again and again: a tag cancels the jobs that exist, and one may be just about to start.
             status.cancel(self.spark, status.tag_of(self.run.run_id))
-            worker.join(POLL_SECONDS)
+            self._ended.wait(POLL_SECONDS)
         folder = folder_of(self.run)
         while busy(folder):
             if time.monotonic() > deadline:

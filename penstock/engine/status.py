@@ -45,11 +45,16 @@ def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
 
 def cancel(spark: SparkSession, tag: str) -> None:
     """End every job that carries `tag`, and no other."""
+    from py4j.protocol import Py4JNetworkError
+
     classic = context(spark)
     if classic is None:
         spark.interruptTag(tag)
-    else:
+        return
+    try:
         classic.cancelJobsWithTag(tag)
+    except (Py4JNetworkError, ConnectionError):
+        return  # the JVM is gone, and its jobs with it
 
 
 def active_jobs(spark: SparkSession) -> list[int]:
