@@ -14,6 +14,7 @@ from penstock.cli.context import Output, OutputOption
 
 if TYPE_CHECKING:
     from penstock.backends.base import Backend, ConnectionConfig
+    from penstock.schema import Column
 
 app = typer.Typer(no_args_is_help=True, help="Tables of a connection.", rich_markup_mode=None)
 
@@ -101,11 +102,12 @@ def detail(config: ConnectionConfig, table: str) -> TableDetail:
             source.close()
 
 
-def _canonical(column: object) -> str:
-    type_ = str(getattr(column, "type", ""))
-    logical = getattr(column, "logical", None)
-    short = type_.removeprefix("extension<").removesuffix(">")
-    return short if logical is None else f"{short} ({logical.kind})"
+def _canonical(column: Column) -> str:
+    """Arrow's word for the type, `arrow.uuid` for `extension<arrow.uuid>`, with the logical word beside it."""
+    text = str(column.type)
+    if text.startswith("extension<"):
+        text = text.removeprefix("extension<").removesuffix(">")
+    return text if column.logical is None else f"{text} ({column.logical.kind})"
 
 
 def _backend(config: ConnectionConfig) -> Backend:
