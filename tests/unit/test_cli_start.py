@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -23,13 +22,18 @@ def _penstock(*words: str, cwd: Path | None = None) -> subprocess.CompletedProce
 
 
 def test_help_answers_in_three_tenths_of_a_second() -> None:
+    """Processor time: it starts one process and waits for nothing, and other tests may share the machine."""
+
     def once() -> float:
-        began = time.perf_counter()
-        assert _penstock("--help").returncode == 0
-        return time.perf_counter() - began
+        command = [sys.executable, "-m", "penstock.cli.main", "--help"]
+        process = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        _, status, used = os.wait4(process.pid, 0)
+        process.returncode = os.waitstatus_to_exitcode(status)
+        assert process.returncode == 0
+        return used.ru_utime + used.ru_stime
 
     once()  # writes the bytecode
-    assert min(once() for _ in range(7)) <= ANSWER_SECONDS
+    assert min(once() for _ in range(5)) <= ANSWER_SECONDS
 
 
 @pytest.mark.parametrize("words", [["--help"], ["run", "--help"], ["runs", "list", "--help"], ["--version"]])
