@@ -111,6 +111,7 @@ class Cursor:
     column: str
     lag: str | None  # "5m" for times, "1000" for integers
     timezone: str | None  # of a naive timestamp column
+    floor: str | None = None  # where the last window ended: a bound never goes back before it
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,8 +167,9 @@ class Source(ABC):
     def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
         """The read as one statement of the source's own dialect, for the same-database path.
 
-        Each column comes in the form asked for, under the name that stands beside it. Asked only
-        of backends whose capabilities say `same_database_sql`.
+        A column asked for as `schema()` gives it comes as the database itself has it; any other
+        form is made. Each stands under the name beside it. Asked only of backends whose
+        capabilities say `same_database_sql`.
         """
         raise Unsupported("this source cannot be read by a statement of the target")
 

@@ -122,12 +122,9 @@ def _run_table(job: _Job, table: str | None) -> RunRecord:
             try:
                 return _Attempt(job, table, as_text).go()
             except BeyondArrow as error:
-                # The values are legal, only their Arrow form cannot carry them: read these columns
-                # as text, if the target can take them so. Nothing was committed.
-                more = frozenset(error.columns) - as_text
-                if not more:
-                    raise
-                as_text |= more
+                # The values are legal, only their Arrow form cannot carry them: such columns are read
+                # as text, where the target can take them so. Nothing was committed.
+                as_text = frozenset(error.columns)
                 return _Attempt(job, table, as_text).go()
     raise AssertionError("unreachable: the last attempt raises")
 
@@ -238,15 +235,16 @@ class _Attempt:
 
 
 def _final(error: BeyondArrow, prepared: Prepared) -> DataError:
-    """The same error, unless every column it names could go as text into this target."""
+    """What to tell: all columns that may go as text into this target, or that the value does not fit."""
     fallback = {staged.source for staged in prepared.planned.columns if staged.native.fallback}
     if error.columns and set(error.columns) <= fallback and prepared.path == "fused":
-        return error
+        # All of them at once: the next column with such a value would need yet another attempt.
+        return BeyondArrow(error.what, why=error.why, columns=tuple(sorted(fallback)), keys=error.keys)
     return DataError(
         error.what,
         why=error.why,
         kept="nothing was committed",
-        remedy=error.remedy or f'columns.{error.columns[0]} = "text"' if error.columns else error.remedy,
+        remedy=error.remedy,
         place=error.place,
         keys=error.keys,
     )

@@ -8,7 +8,7 @@ from __future__ import annotations
 import json
 import os
 from contextlib import ExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from penstock.backends.base import (
@@ -226,7 +226,11 @@ def prepare(
 
 
 def _native_read(staged: StagedColumn) -> tuple[Column, str]:
-    return staged.column.renamed(staged.source), staged.column.name
+    """A column that a cast checks comes as it would be staged; every other one as the database has it."""
+    column = staged.column.renamed(staged.source)
+    if staged.native.valid and column.logical is not None:
+        column = replace(column, logical=None)
+    return column, staged.column.name
 
 
 def choose_path(pipeline: Pipeline, found: Ends, options: RunOptions) -> tuple[str, str]:
@@ -278,7 +282,7 @@ def _window(pipeline: Pipeline, source: Source, target: Target, table: TableName
         return None
     stored = None if options.full_refresh else target.watermark(pipeline.name, table)
     lower = _lower(pipeline, stored) if stored else None
-    upper = source.upper(Cursor(pipeline.incremental, pipeline.lag, pipeline.cursor_timezone))
+    upper = source.upper(Cursor(pipeline.incremental, pipeline.lag, pipeline.cursor_timezone, lower))
     return Window(pipeline.incremental, lower, upper, pipeline.on_null_cursor)
 
 

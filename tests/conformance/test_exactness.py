@@ -68,6 +68,7 @@ def test_postgres_to_postgres(make: Callable[..., Flow], mode: str) -> None:
 def test_postgres_types_are_the_same_types_in_postgres(make: Callable[..., Flow]) -> None:
     flow = make("postgres", "postgres")
     seed(flow.source, POSTGRES)
+    flow.target.execute(*POSTGRES_SETUP[:2])
     flow.run(path="fused")
     sql = (
         "select attname, format_type(atttypid, atttypmod) from pg_attribute"

@@ -129,8 +129,8 @@ def test_keys_duplicates_are_caught_with_three_of_them(flow: Flow) -> None:
 
 
 def test_keys_order_by_says_which_duplicate_wins(flow: Flow) -> None:
-    query = "select * from (values (1, 'old', 1), (1, 'new', 2), (2, 'only', 1)) as v(id, name, at)"
-    flow.run(mode="merge", keys=["id"], query=query, order_by="at desc")
+    query = "select * from (values (1, 'old', 1), (1, 'new', 2), (2, 'only', 1)) as v(id, name, seen)"
+    flow.run(mode="merge", keys=["id"], query=query, order_by="seen desc")
     assert loaded(flow, "id, name") == [(1, "new"), (2, "only")]
 
 
@@ -258,7 +258,7 @@ def test_incremental_null_cursor(flow: Flow, choice: str, rows: int) -> None:
         "insert into events values (1, now() - interval '1 hour'), (2, now() - interval '1 hour'), (3, null)",
     )
     options = {"table": "public.events", "incremental": "at", "lag": "0s"}
-    with pytest.raises(PenstockError, match=r"(?i)null"):
+    with pytest.raises(PenstockError, match="no value in the cursor"):
         flow.run(**options)
     assert flow.run(**options, on_null_cursor=choice).rows == rows
 

@@ -94,7 +94,7 @@ POSTGRES: dict[str, tuple[str, ...]] = {
     "text[]": ('\'{"a,b","",NULL,"NULL"}\'', "'{}'"),
     "numeric(10,2)[]": ("'{1.10,NULL}'",),
     "numeric[]": ("'{1.10,NaN}'",),
-    "timestamptz[]": ("'{2024-01-01 00:00+00,NULL}'",),
+    "timestamptz[]": ("'{2024-01-01 00:00+00,NULL}'", "'{infinity,-infinity}'"),
     "date[]": ("'{2024-01-01}'",),
     "uuid[]": ("'{00000000-0000-0000-0000-000000000001}'",),
     "boolean[]": ("'{t,f,NULL}'",),
@@ -112,7 +112,6 @@ POSTGRES_ONLY: dict[str, tuple[str, ...]] = {
     "timestamp": ("'294276-12-31 23:59:59.999999'",),
     "interval": ("'infinity'",),
     "integer[]": ("'[2:3]={1,2}'", "'{{1,2},{3,4}}'"),
-    "timestamptz[]": ("'{infinity}'",),
 }
 
 DUCKDB: dict[str, tuple[str, ...]] = {

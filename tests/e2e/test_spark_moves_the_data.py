@@ -61,9 +61,6 @@ def test_a_million_rows_run_in_several_tasks_and_workers_and_never_reach_the_dri
     spark = SparkSession.getActiveSession()
     assert spark is not None
     tracker = spark.sparkContext.statusTracker()
-    stages = [
-        tracker.getStageInfo(stage)
-        for job in tracker.getJobIdsForGroup(None)
-        for stage in (info.stageIds if (info := tracker.getJobInfo(job)) else [])
-    ]
+    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(None)]
+    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
     assert any(stage is not None and stage.numCompletedTasks >= 2 for stage in stages)

@@ -246,7 +246,9 @@ class DuckDBSource(Source):
     # ------------------------------------------------------------ how it is split
 
     def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:
-        selected = self._selected([(column, column.name) for column in columns])
+        selected = ", ".join(
+            f"{types.select(column, self._spelling(column.name))} as {types.quote(column.name)}" for column in columns
+        )
         where = self._inside(window)
         ranges, reason = self._ranges(max(want, 1), where)
         statements = [self._statement(selected, [*where, range_] if range_ else where) for range_ in ranges]
@@ -254,12 +256,17 @@ class DuckDBSource(Source):
         return Split(tuple(parts), reason)
 
     def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
-        return self._statement(self._selected(columns), self._inside(window))
-
-    def _selected(self, columns: Sequence[tuple[Column, str]]) -> str:
-        return ", ".join(
-            f"{types.select(column, self._spelling(column.name))} as {types.quote(name)}" for column, name in columns
+        own = self.schema()
+        selected = ", ".join(
+            (
+                types.quote(column.name)
+                if (column.type, column.logical) == (own[column.name].type, own[column.name].logical)
+                else types.select(column, self._spelling(column.name))
+            )
+            + f" as {types.quote(name)}"
+            for column, name in columns
         )
+        return self._statement(selected, self._inside(window))
 
     def _inside(self, window: Window | None) -> list[str]:
         if window is None:

@@ -30,7 +30,16 @@ def condition(window: Window, spelling: str) -> str:
 
 
 def upper_bound(session: Session, relation: str, cursor: Cursor, spelling: str, now: str) -> str:
-    """Where the window ends. Nobody writes while the file is held, so the clock needs no more care.
+    """Where the window ends, never before the last one's end."""
+    bound = _bound(session, relation, cursor, spelling, now)
+    if cursor.floor is None:
+        return bound
+    ends = ", ".join(f"cast({literal(end)} as {spelling})" for end in (cursor.floor, bound))
+    return str(session.query(f"select cast(greatest({ends}) as varchar)")[0][0])
+
+
+def _bound(session: Session, relation: str, cursor: Cursor, spelling: str, now: str) -> str:
+    """Nobody writes while the file is held, so the clock needs no more care.
 
     The source may be empty: integers then end at the type's lowest value, which takes no row.
     """

@@ -24,7 +24,7 @@ from penstock.backends.postgres.native import staging_type
 from penstock.backends.postgres.query import trimmed
 from penstock.backends.postgres.sink import PostgresSink
 from penstock.backends.sql import Counts, check_staged, record_load, result, run_steps, was_committed
-from penstock.errors import LinkLost, PenstockError, TargetError
+from penstock.errors import LinkLost, PenstockError, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import CreateTable
 
@@ -133,6 +133,7 @@ class PostgresLoad(Load):
             check_staged(load, rows, [receipt for receipt in receipts if receipt.table == number])
         if load.adopt:
             self._adopt(number, load)
+            counts.add("inserted", rows)
         elif load.lock and session.query("select to_regclass(%s)", (qualified(load.table),))[0][0] is not None:
             # Other writers wait: a merge without a unique index races with them otherwise.
             session.execute(f"lock table {qualified(load.table)} in share row exclusive mode")
@@ -142,8 +143,15 @@ class PostgresLoad(Load):
 
     def _make_raw(self, number: int) -> None:
         if self._plan.native_query is None:
-            staging = identifier(leases.staging_name(self._plan.run.run_id, number))
-            self._session.execute(f"create temp view {RAW} as select * from _penstock.{staging}")
+            staging = f"_penstock.{identifier(leases.staging_name(self._plan.run.run_id, number))}"
+            if self._session.query("select to_regclass(%s)", (staging,))[0][0] is None:
+                raise StagingLost(
+                    "the run's staging table is not there any more",
+                    kept="nothing was committed",
+                    remedy="run it again",
+                    place=str(self._plan.tables[number].table),
+                )
+            self._session.execute(f"create temp view {RAW} as select * from {staging}")
             return
         query = trimmed(self._plan.native_query)
         kind = "temp table" if self._plan.materialize else "temp view"

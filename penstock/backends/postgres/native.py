@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.backends.base import Native, Verdict
 from penstock.backends.postgres.casts import checked
 from penstock.schema import Column, Ddl
-from penstock.schema.columns import ENUM, INTERVAL, JSON, NUMERIC, TIME, UUID
+from penstock.schema.columns import ENUM, INTERVAL, JSON, NATIVE, NUMERIC, TIME, UUID
 
 TEXT = "text"
 TIMESTAMP = "timestamp without time zone"
@@ -147,7 +147,12 @@ def plan(column: Column, own: Held | None, want: Held | None, *, asked: bool, se
         return _same(column, own, want)
     if own.labels is not None and want.labels is not None:
         return _enum(column, own.labels, want)
-    if want.sql == TEXT and pa.types.is_string(column.type) and (asked or widens(Spelling.parse(own.sql), _TEXT)):
+    as_is = column.logical is not None and column.logical.kind in (NATIVE, ENUM)
+    if (
+        want.sql == TEXT
+        and pa.types.is_string(column.type)
+        and (asked or as_is or widens(Spelling.parse(own.sql), _TEXT))
+    ):
         return Native(TEXT, Verdict.WIDENED, note=f"{own.sql} as its text")
     if widens(Spelling.parse(own.sql), Spelling.parse(want.sql)):
         return Native(
@@ -273,7 +278,7 @@ def widens(own: Spelling, want: Spelling) -> bool:
     """Every value of `own` is a value of `want`, and means the same there."""
     if own.array or want.array:
         return own.array and want.array and widens(Spelling(own.base, own.mods), Spelling(want.base, want.mods))
-    if own == want:
+    if own == want or {own, want} == {_TEXT, Spelling("character varying")}:
         return True
     if own.base in _ORDER:
         if want.base in _ORDER:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cached_property
 
 from penstock.backends.base import Cursor, ReadRequest, RunContext, Source, Split, Window
@@ -112,18 +112,26 @@ class PostgresSource(Source):
         )
 
     def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
-        wanted = [column for column, _ in columns]
-        reading = self._reading(wanted, window, {column.name: name for column, name in columns})
-        return reading.sql(limit=self._request.limit)
+        own = self.schema()
+        select = ", ".join(
+            (
+                f"q.{identifier(column.name)}"
+                if (column.type, column.logical) == (own[column.name].type, own[column.name].logical)
+                else read_expression(
+                    self._type_of(column.name, "columns"), column, f"q.{identifier(column.name)}", "''"
+                )
+            )
+            + f" as {identifier(name)}"
+            for column, name in columns
+        )
+        return self._inside(select, window).sql(limit=self._request.limit)
 
     def upper(self, cursor: Cursor) -> str:
         type_ = self._type_of(cursor.column, "incremental")
         return upper_bound(self._holder, self._reading((), None).source, cursor, type_)
 
-    def _reading(
-        self, columns: Sequence[Column], window: Window | None, names: Mapping[str, str] | None = None
-    ) -> Reading:
-        """The select list in the forms asked for; `names` renames columns."""
+    def _reading(self, columns: Sequence[Column], window: Window | None) -> Reading:
+        """The columns in the forms asked for."""
         keys = [name for name in self._request.keys if name in self._types]
         shown = [(name, f"q.{identifier(name)}") for name in keys]
         select = ", ".join(
@@ -133,13 +141,17 @@ class PostgresSource(Source):
                 f"q.{identifier(column.name)}",
                 shape_error(number, shown),
             )
-            + f" as {identifier((names or {}).get(column.name, column.name))}"
+            + f" as {identifier(column.name)}"
             for number, column in enumerate(columns)
         )
+        return self._inside(select, window)
+
+    def _inside(self, select: str, window: Window | None) -> Reading:
         reading = Reading(self._holder, select, relation=self._relation, query=self._query)
         if window is None:
             return reading
         type_ = self._type_of(window.column, "incremental")
+        keys = [name for name in self._request.keys if name in self._types]
         refuse_nulls(self._holder, reading.source, window, keys)
         return Reading(self._holder, select, window_condition(window, type_), self._relation, self._query)
 

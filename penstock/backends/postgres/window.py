@@ -65,8 +65,16 @@ def check_cursor(column: str, type_: PgType) -> None:
 
 
 def upper_bound(holder: Holder, source: str, cursor: Cursor, type_: PgType) -> str:
-    """Where the window ends, as text of the cursor's type."""
+    """Where the window ends, as text of the cursor's type; never before the last one's end."""
     check_cursor(cursor.column, type_)
+    bound = _settled_bound(holder, source, cursor, type_)
+    if cursor.floor is None:
+        return bound
+    ends = ", ".join(f"{literal(end)}::{type_.spelling}" for end in (cursor.floor, bound))
+    return str(holder.ask(f"select greatest({ends})::pg_catalog.text")[0][0])
+
+
+def _settled_bound(holder: Holder, source: str, cursor: Cursor, type_: PgType) -> str:
     if type_.name in INTEGERS:
         return _upper_integer(holder, source, cursor, type_)
     if type_.name == "timestamp" and cursor.timezone is None:
