@@ -124,7 +124,9 @@ def environment(project_root: Path) -> dict[str, str]:
         "PYTHONHASHSEED": "0",
         "PYTHONPATH": os.pathsep.join(dict.fromkeys([str(project_root), *own])),
         "PYSPARK_PYTHON": sys.executable,
-        "OPENBLAS_NUM_THREADS": "1",  # numpy's threads would not survive the daemon's fork
+        # Threads that numpy and Arrow start at import would not survive the daemon's fork.
+        "OPENBLAS_NUM_THREADS": "1",
+        "JE_ARROW_MALLOC_CONF": "background_thread:false",
         PRELOAD: known if known is not None else ",".join(backends),
     }
 

@@ -8,6 +8,7 @@ next start.
 from __future__ import annotations
 
 import atexit
+import logging
 import os
 import re
 import shutil
@@ -32,6 +33,7 @@ TASK_ATTEMPTS = 4  # how often a task is tried: Spark's own default, which plain
 LOCAL_SHUFFLE_PARTITIONS = 2  # Spark's 200 cost seconds on one machine
 MAX_SOCKET_FOLDER = 60  # bytes: a Unix socket's path ends at 108
 STOP_SECONDS = 5.0
+WARMING_SECONDS = 20.0
 
 # What Spark masks in everything that it prints of its settings.
 SECRET_NAMES = "(?i)secret|password|passwd|token|access[.]?key|api[.]?key|credential|dsn|private"  # noqa: S105  names, not a secret
@@ -61,6 +63,7 @@ class _Running:
 
 _lock = threading.RLock()
 _running: _Running | None = None
+_warming: threading.Thread | None = None
 
 
 def spark(config: SparkSettings, project_root: Path) -> SparkSession:
@@ -77,7 +80,10 @@ def spark(config: SparkSettings, project_root: Path) -> SparkSession:
 
 def prewarm(config: SparkSettings, project_root: Path) -> None:
     """Start the session in the background while the driver plans; a failure is told by `spark`."""
-    threading.Thread(target=_prewarm, args=(config, project_root), name="penstock-prewarm", daemon=True).start()
+    global _warming
+    if _warming is None and _running is None:
+        _warming = threading.Thread(target=_prewarm, args=(config, project_root), name="penstock-prewarm", daemon=True)
+        _warming.start()
 
 
 def _prewarm(config: SparkSettings, project_root: Path) -> None:
@@ -96,6 +102,10 @@ def _pass_on(batches):  # type: ignore[no-untyped-def]  # pickled by value into 
 
 def stop() -> None:
     """Stop the session and its JVM and remove its folder. Safe when there is none."""
+    global _warming
+    warming, _warming = _warming, None
+    if warming is not None:
+        warming.join(WARMING_SECONDS)  # its job would meet a dead JVM, and py4j would print that
     with _lock:
         if _running is not None:
             _forget()
@@ -205,6 +215,9 @@ def session_in(jvm: gateway.Jvm, made: Mapping[str, str]) -> SparkSession:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    # On every error of a query these print it with its values and a Java stack trace.
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).disabled = True
     SparkContext._ensure_initialized(gateway=jvm.gateway)
     conf = SparkConf(loadDefaults=False)
     for name, value in made.items():

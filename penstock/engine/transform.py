@@ -52,8 +52,11 @@ class TransformPlan:
                     kept="nothing was touched",
                     remedy="cast it in the transform's own SQL",
                 )
-        task = TransformTask(sink, tuple(columns), run)
-        frame = self.frame.coalesce(status.cores(self.spark)).mapInArrow(task, "receipt string")
+        # `mapInArrow` looks columns up by a parsed name, which a dot or a backtick breaks: it sees c0, c1 …
+        safe = {name: f"c{place}" for place, name in enumerate(self.schema.names)}
+        task = TransformTask(sink, tuple((safe[name], wire) for name, wire in columns), run)
+        frame = self.frame.toDF(*safe.values()).coalesce(status.cores(self.spark))
+        frame = frame.mapInArrow(task, "receipt string")
         return Job(self.spark, frame, run, on_progress, explain).receipts()
 
 
@@ -78,7 +81,7 @@ class TransformTask:
     def _conformed(self, first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([pa.field(wire.name, wire.type, wire.nullable) for _, wire in self.names])
         for batch in _chain(first, rest):
-            arrays = [back(batch.column(name), wire.type, name) for name, wire in self.names]
+            arrays = [back(batch.column(name), wire.type, wire.name) for name, wire in self.names]
             yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
@@ -173,7 +176,7 @@ def _message(error: Any) -> str:
     """Spark's own sentence, without the plan and the SQL that it appends."""
     text = str(error.getMessage() if hasattr(error, "getMessage") else error)
     head = re.split(r"\n\s*== SQL|;\s*\n|\n\s*JVM stacktrace", text)[0]
-    found = _POSITION.search(text)
+    found = _POSITION.search(str(error))
     sentence = " ".join(head.split())[:400]
     if found is None or found.group(0) in sentence:
         return sentence

@@ -109,7 +109,7 @@ class ParquetSink(Sink):
         name = f"{part}-{os.getpid()}-{time.monotonic_ns()}.parquet"
         with pq.ParquetWriter(self.folder / name, self.schema) as writer:
             for batch in batches:
-                writer.write_batch(batch)
+                writer.write_batch(pa.RecordBatch.from_arrays(batch.columns, schema=self.schema))
                 rows, size = rows + batch.num_rows, size + batch.nbytes
         receipt = Receipt(0, part, rows, size, name, os.getpid())
         draft = self.folder / f"{name}.receipt"
