@@ -84,7 +84,12 @@ def connecting(error: BaseException, conninfo: Conninfo) -> PenstockError:
         ("role .* does not exist", ConnectionFailed, "there is no such user", "check `user`"),
         ("too many (clients|connections)", LinkLost, "the server has no free connection", "lower max_connections"),
         ("remaining connection slots", LinkLost, "the server has no free connection", "lower max_connections"),
-        ("could not translate host name", ConnectionFailed, "the host name is not known", "check `host`"),
+        (
+            "could not translate host name|failed to resolve host",
+            ConnectionFailed,
+            "the host name is not known",
+            "check `host`",
+        ),
         ("Connection refused", LinkLost, "nothing listens there", "check `host` and `port`, start the server"),
         ("starting up|shutting down|recovery mode", LinkLost, "the server is starting or stopping", "try again"),
         ("SSL|certificate", ConnectionFailed, "no TLS session can be agreed on", "check `sslmode`"),

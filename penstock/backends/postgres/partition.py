@@ -15,6 +15,7 @@ from typing import Any
 import adbc_driver_manager
 import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
+from adbc_driver_manager._reader import AdbcRecordBatchReader
 
 from penstock.backends.base import Partition
 from penstock.backends.postgres.ahead import ReadAhead
@@ -24,7 +25,7 @@ from penstock.backends.postgres.decode import decode_batch
 from penstock.backends.postgres.errors import DRIVER_ERRORS, refused, sqlstate
 from penstock.backends.postgres.snapshot import Moment
 from penstock.backends.postgres.types import SHAPE_MARK
-from penstock.errors import BeyondArrow, LinkLost, PenstockError, SourceError, SourceMoved
+from penstock.errors import BeyondArrow, PenstockError, SourceError, SourceMoved
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column
 
@@ -68,7 +69,9 @@ class PostgresPartition(Partition):
                     cursor.adbc_statement.set_options(**{BATCH_BYTES_OPTION: str(self.batch_bytes)})
                     failpoint("read.open")
                     cursor.execute(self.sql)
-                    reader = cursor.fetch_record_batch()
+                    # ADBC's own reader: pyarrow's would turn an error of the stream into bare text.
+                    stream = cursor.fetch_arrow()
+                    reader = AdbcRecordBatchReader._import_from_c(stream.address)
                     first = True
                     for batch in ReadAhead(self._batches(reader), _canceller(cursor)):
                         if first:
@@ -77,10 +80,8 @@ class PostgresPartition(Partition):
                         yield batch
         except DRIVER_ERRORS as error:
             raise self._mapped(error) from None
-        except OSError as error:  # how pyarrow reports an error of the stream itself
-            raise self._mapped(error) from None
 
-    def _batches(self, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+    def _batches(self, reader: AdbcRecordBatchReader) -> Iterator[pa.RecordBatch]:
         for batch in reader:
             for start in range(0, batch.num_rows, self.batch_rows):
                 yield decode_batch(batch.slice(start, self.batch_rows), self.columns, self.keys)
@@ -164,8 +165,6 @@ class PostgresPartition(Partition):
                 keys=(shape.group(2),) if shape.group(2) else (),
                 columns=(name,),
             )
-        if isinstance(error, OSError) and not isinstance(error, adbc_driver_manager.Error):
-            return LinkLost("the link to the source broke", why=_reason(error, self.conninfo), place=self.place)
         return refused(error, self.conninfo, side=SourceError, place=self.place)
 
 
@@ -203,10 +202,6 @@ def _row(cursor: adbc.Cursor, sql: str) -> tuple[Any, ...]:
 
 def _as_row(identity: Identity) -> tuple[str, str, str]:
     return identity.started, identity.system, identity.database
-
-
-def _reason(error: BaseException, conninfo: Conninfo) -> str:
-    return conninfo.redact(" ".join(str(error).split()))[:200]
 
 
 def _quote(name: str) -> str:

@@ -81,7 +81,7 @@ def table_by_ctid(reading: Reading, want: int) -> tuple[list[Piece], str]:
     small: list[Relation] = []
     for member in members:
         blocks = -(-member.bytes // block)
-        per_range = max(size // block, 1)
+        per_range = max(-(-size // block), 1)
         if member.is_heap and blocks > per_range:
             pieces += _ranges(reading, member, _bounds(blocks, per_range))
         elif member.bytes + sum(m.bytes for m in small) > size:
@@ -120,7 +120,7 @@ def query_by_ctid(reading: Reading, query: Splittable, want: int) -> tuple[list[
     biggest = max(relation.bytes for relation in relations)
     block = _block_size(holder)
     size = max(-(-biggest // max(want, 1)), MIN_RANGE_BYTES)
-    bounds = _bounds(-(-biggest // block), max(size // block, 1))
+    bounds = _bounds(-(-biggest // block), -(-size // block))
     if len(bounds) == 1:
         return [one_piece(reading)], f"its table has {_megabytes(biggest)}, too little to split"
     pieces = [Piece(restricted(low, high), guards, explained=True) for low, high in bounds]
@@ -196,7 +196,7 @@ def by_column(reading: Reading, column: str, type_sql: str, want: int) -> tuple[
         rows = reading.holder.ask(
             f"select b::pg_catalog.text from (select distinct b from (select unnest(percentile_disc("
             f"array[{shares}]::float8[]) within group (order by k)) as b from ({source}) as s"
-            " where k is not null) as t where b is not null) as u order by b"
+            " where k is not null) as t where b is not null) as u order by u.b"
         )
         bounds = [text for (text,) in rows]
     conditions = _key_conditions(key, type_sql, bounds)
