@@ -11,7 +11,7 @@ import base64
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
@@ -199,8 +199,3 @@ def _unsupported(field: StructField) -> TransformError:
         kept="nothing was touched",
         remedy=f"cast it: cast({field.name} as string) as {field.name}",
     )
-
-
-def describe(schema: StructType) -> dict[str, Any]:
-    """Names and Spark types, for a message or a log."""
-    return {field.name: field.dataType.simpleString() for field in schema.fields}
