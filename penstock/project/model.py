@@ -73,9 +73,9 @@ class ColumnOption(Model):
 class TargetName(Model):
     """Where a pipeline loads to. Parts may hold `{table}` and `{schema}` of the source table."""
 
-    connection: str = Field(min_length=1)
-    schema_: str | None = Field(None, alias="schema", min_length=1)
-    table: str = Field(min_length=1)
+    connection: str = Field(min_length=1, description="the connection to load into")
+    schema_: str | None = Field(None, alias="schema", min_length=1, description="the connection's own one by default")
+    table: str = Field(min_length=1, description="the table's name")
 
     @model_validator(mode="before")
     @classmethod
@@ -125,15 +125,21 @@ class Pipeline(Model):
     incremental: str | None = Field(None, min_length=1, description="the cursor column: read what is new by it")
     lag: str | None = Field(None, description='how far the window stays behind: "5m", or units of an integer')
     cursor_timezone: str | None = Field(None, min_length=1, description="the zone of a cursor that has none")
-    on_null_cursor: Literal["error", "include", "skip"] = DEFAULT_ON_NULL_CURSOR
+    on_null_cursor: Literal["error", "include", "skip"] = Field(
+        DEFAULT_ON_NULL_CURSOR, description="rows without a cursor value: stop, read every time, or never"
+    )
     columns: dict[str, ColumnOption] = Field(default_factory=dict, description="per column: type, rename, nan")
     transform: str | None = Field(None, min_length=1, description="Spark SQL over the view `source`")
     transform_function: SkipJsonSchema[Callable[..., Any] | None] = Field(None, repr=False)  # from the decorator only
     transforms_pre: tuple[str, ...] = Field((), description="SQL on the target before the load, in its transaction")
     transforms_post: tuple[str, ...] = Field((), description="SQL on the target after it, in the same transaction")
-    on_drift: Literal["error", "evolve", "ignore"] = DEFAULT_ON_DRIFT
+    on_drift: Literal["error", "evolve", "ignore"] = Field(
+        DEFAULT_ON_DRIFT, description="the source changed: stop, add and widen columns, or load what both have"
+    )
     strict_schema: bool = Field(False, description="also refuse extra source columns and widening")
-    truncate_with: Literal["delete", "truncate"] = DEFAULT_TRUNCATE_WITH
+    truncate_with: Literal["delete", "truncate"] = Field(
+        DEFAULT_TRUNCATE_WITH, description="mode truncate: the statement that empties the target"
+    )
     reset_sequences: bool = Field(False, description="move the target's sequences past what was loaded")
     partition_on: str | None = Field(None, min_length=1, description="a column to split a query by")
     parallel: int | None = Field(None, ge=1, description="partitions wanted; as many as Spark has cores")
@@ -195,7 +201,9 @@ class SparkConfig(Model):
     master: str = Field(DEFAULT_MASTER, min_length=1, description="local[*], spark://…, k8s://…, yarn")
     remote: str | None = Field(None, min_length=1, description="a Spark Connect server instead: sc://…")
     driver_memory: str = Field(DEFAULT_DRIVER_MEMORY, pattern=r"^\d+[kmgt]b?$", description="of the JVM")
-    shuffle_partitions: int = Field(DEFAULT_SHUFFLE_PARTITIONS, ge=1)
+    shuffle_partitions: int = Field(
+        DEFAULT_SHUFFLE_PARTITIONS, ge=1, description="of joins and group-bys in transforms"
+    )
     parallel: int | None = Field(None, ge=1, description="partitions wanted by pipelines that do not say")
     conf: dict[str, str] = Field(default_factory=dict, repr=False, description="any Spark setting")
 
@@ -224,7 +232,7 @@ def _flat(settings: Mapping[str, Any], head: str = "") -> list[tuple[str, Any]]:
 class StateConfig(Model):
     """Where runs are remembered: a SQLite file by default, a Postgres for several machines."""
 
-    path: Path = DEFAULT_STATE_PATH
+    path: Path = Field(DEFAULT_STATE_PATH, description="a SQLite file, relative to the project")
     url: str | None = Field(None, min_length=1, repr=False, description="postgresql://…, memory:")
 
     @model_validator(mode="after")

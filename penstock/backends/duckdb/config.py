@@ -28,14 +28,18 @@ class DuckDBConfig(ConnectionConfig):
     path_base: ClassVar[str] = "path"
 
     type: Literal["duckdb"] = "duckdb"
-    path: str
-    default_schema: str = Field(default="main", alias="schema")
-    memory_limit: str = DEFAULT_MEMORY_LIMIT
-    temp_directory: str | None = None  # default: beside the file, `<path>.tmp`, as DuckDB does
-    staging: str | None = None  # default: beside the file, `<path>.penstock`
-    threads: int | None = Field(default=None, ge=1)  # default: one per core
-    lock_timeout: float = Field(default=DEFAULT_LOCK_TIMEOUT, ge=0)  # seconds to wait for a held file
-    read_only: bool = False  # refuse to be a target
+    path: str = Field(description="The database file, relative to the project.")
+    default_schema: str = Field(default="main", alias="schema", description="Where target tables without a schema go.")
+    memory_limit: str = Field(
+        default=DEFAULT_MEMORY_LIMIT, description="Of the driver's session; beyond it DuckDB spills."
+    )
+    temp_directory: str | None = Field(default=None, description="Where it spills to; `<path>.tmp` by default.")
+    staging: str | None = Field(default=None, description="Where tasks stage; `<path>.penstock` by default.")
+    threads: int | None = Field(default=None, ge=1, description="Of the driver's session; one per core by default.")
+    lock_timeout: float = Field(
+        default=DEFAULT_LOCK_TIMEOUT, ge=0, description="Seconds to wait for a file that another process holds."
+    )
+    read_only: bool = Field(default=False, description="Refuse to be a target.")
 
     model_config = ConnectionConfig.model_config | {"populate_by_name": True}
 

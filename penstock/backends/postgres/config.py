@@ -34,13 +34,13 @@ class PostgresConfig(ConnectionConfig):
 
     type: Literal["postgres"] = "postgres"
     dsn: SecretStr | None = Field(None, description="A URI or libpq keywords; other options override its parts.")
-    host: str | None = None
-    port: int | None = Field(None, ge=1, le=65535)
-    user: str | None = None
-    password: SecretStr | None = None
+    host: str | None = Field(None, description="A name, an address or a socket's folder, as libpq takes it.")
+    port: int | None = Field(None, ge=1, le=65535, description="The server's port; libpq's own default is 5432.")
+    user: str | None = Field(None, description="Who connects.")
+    password: SecretStr | None = Field(None, description="Better from `${VAR}`, a passfile or `password_command`.")
     password_command: str | None = Field(None, description="Run for each new connection; prints the password.")
-    dbname: str | None = None
-    sslmode: str | None = None
+    dbname: str | None = Field(None, description="The database.")
+    sslmode: str | None = Field(None, description="As libpq's: disable … verify-full.")
     options: dict[str, str] = Field(default_factory=dict, description="Any further libpq keyword.")
     schema_: str = Field("public", alias="schema", description="Where target tables without a schema go.")
     max_connections: int = Field(16, ge=2, description="Most sessions a run opens on this server.")
