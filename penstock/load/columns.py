@@ -42,6 +42,7 @@ class ColumnsPlan:
 
 @dataclass(slots=True)
 class _Findings:
+    raw: bool = False
     columns: list[StagedColumn] = field(default_factory=list)
     refused: list[StagedColumn] = field(default_factory=list)
     ddl: list[Ddl] = field(default_factory=list)
@@ -58,10 +59,15 @@ def plan_columns(
     *,
     as_text: frozenset[str] = frozenset(),
     metadata: Sequence[ColumnDef] = (),
+    raw: bool = False,
 ) -> ColumnsPlan:
-    """Every source column with its form and type. `as_text` names columns to carry as text."""
+    """Every source column with its form and type.
+
+    `as_text` names columns to carry as text. With `raw`, the database reads its own columns, so
+    there is no staged form to decode.
+    """
     _check_options(pipeline, schema)
-    found = _Findings()
+    found = _Findings(raw=raw)
     for column in schema:
         option = pipeline.columns.get(column.name, ColumnOption())
         _plan_column(pipeline, found, column, option, target, existing, table, text=column.name in as_text)
@@ -123,7 +129,10 @@ def _plan_column(
             why = "strict_schema is set" if pipeline.strict_schema else 'on_drift = "error"'
             found.refusals.append(f"column {source} of the source is not in {table} ({why})")
             return
-    native = _with_nan(target.native(wire, there, cast), option)
+    native = target.native(wire, there, cast)
+    if found.raw and not native.valid:
+        native = replace(native, decode=f"cast({{}} as {native.sql})")
+    native = _with_nan(native, option)
     if there is not None and native.verdict is Verdict.REFUSED and native.widen_to and cast is None:
         native = _widen(pipeline, found, wire, native, target, table)
     staged = StagedColumn(source, wire, native)

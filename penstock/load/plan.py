@@ -96,7 +96,14 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     existing = target.inspect(table)
     metadata = metadata_columns(pipeline, target.dialect)
     columns = plan_columns(
-        pipeline, request.schema, target, existing, table, as_text=request.as_text, metadata=metadata
+        pipeline,
+        request.schema,
+        target,
+        existing,
+        table,
+        as_text=request.as_text,
+        metadata=metadata,
+        raw=request.native,
     )
     refusals = [*columns.refusals, *_table_refusals(pipeline, existing, table)]
     refusals += check_names([*columns.names, *(c.name for c in metadata)], table, capabilities)
