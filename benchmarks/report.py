@@ -88,7 +88,7 @@ def _goal(goal: Goal) -> list[str]:
 
 
 def _cell(text: str) -> str:
-    return " ".join(text.replace("|", "/").split())[:300]
+    return " ".join(text.replace("|", "\\|").split())[:300]
 
 
 def _settings() -> str:
