@@ -114,7 +114,7 @@ class Pipeline(Model):
     tables: tuple[str, ...] = Field((), description='or many tables: ["public.*", "!public.audit_*"]')
     target: TargetName = Field(description="connection.schema.table, or {connection, schema, table}")
     mode: Mode = Field(description="append, truncate, merge (or scd1) or scd2")
-    keys: tuple[str, ...] = Field((), description="what makes a row unique; the primary key of a source table")
+    keys: tuple[str, ...] = Field((), description="what makes a row unique; by default the source table's primary key")
     deletes: Deletes = Field(DEFAULT_DELETES, description="what happens to rows that vanished from the source")
     delete_scope: str | None = Field(None, min_length=1, description="SQL on the target: only these rows may go")
     allow_empty: bool = Field(False, description="an empty source may empty the target")
@@ -142,11 +142,11 @@ class Pipeline(Model):
     )
     reset_sequences: bool = Field(False, description="move the target's sequences past what was loaded")
     partition_on: str | None = Field(None, min_length=1, description="a column to split a query by")
-    parallel: int | None = Field(None, ge=1, description="partitions wanted; as many as Spark has cores")
+    parallel: int | None = Field(None, ge=1, description="partitions wanted; two per core by default")
     path: Literal["native", "fused", "spark"] | None = Field(None, description="force one, or be told why not")
     tags: tuple[str, ...] = Field((), description="for --select tag:x")
     show_keys: bool = Field(True, description="show key values in errors on the terminal")
-    schedule: str | None = Field(None, min_length=1, description="cron expression")
+    schedule: str | None = Field(None, min_length=1, description="cron expression; kept, not yet acted on")
 
     @field_validator("mode", mode="before")
     @classmethod
