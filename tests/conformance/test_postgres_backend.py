@@ -89,7 +89,7 @@ class Database:
         )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def database(postgres_server: EmbeddedPostgres) -> Callable[[], Database]:
     def make() -> Database:
         name = f"t{uuid.uuid4().hex[:12]}"
@@ -98,6 +98,15 @@ def database(postgres_server: EmbeddedPostgres) -> Callable[[], Database]:
         return Database(postgres_server.dsn_of(name))
 
     return make
+
+
+@pytest.fixture(scope="module")
+def typed(database: Callable[[], Database]) -> tuple[Database, Database]:
+    """Two databases with the same extensions and types, for tables of the tests' own."""
+    pair = database(), database()
+    for made in pair:
+        made.execute(*POSTGRES_SETUP)
+    return pair
 
 
 @pytest.fixture
@@ -224,15 +233,14 @@ def numbered(db: Database, rows: int, table: str = "t") -> None:
 
 @pytest.mark.parametrize("type_sql", [*POSTGRES, *POSTGRES_ONLY])
 def test_exactness_every_type_arrives_with_the_servers_own_text(
-    type_sql: str, database: Callable[[], Database], bench: Callable[..., Bench]
+    type_sql: str, typed: tuple[Database, Database], bench: Callable[..., Bench]
 ) -> None:
-    one, two = database(), database()
-    one.execute(*POSTGRES_SETUP)
-    two.execute(*POSTGRES_SETUP)
+    one, two = typed
+    name = f"t{uuid.uuid4().hex[:12]}"
     values = (*POSTGRES.get(type_sql, ()), *POSTGRES_ONLY.get(type_sql, ()), "null")
     rows = ", ".join(f"({number}, ({value})::{type_sql})" for number, value in enumerate(values))
-    one.execute(f"create table t (id int primary key, v {type_sql})", f"insert into t values {rows}")
-    work = bench(one, two)
+    one.execute(f"create table {name} (id int primary key, v {type_sql})", f"insert into {name} values {rows}")
+    work = bench(one, two, name)
     columns = work.columns()
     assert all(s.native.verdict is Verdict.EXACT for s in columns)
     try:
@@ -244,8 +252,8 @@ def test_exactness_every_type_arrives_with_the_servers_own_text(
         told = (("v",), True, True)
     assert told == (("v",), True, True)
     assert result.inserted == len(values)
-    answer = "select id, v::text, row(v)::text, format_type(atttypid, atttypmod) from t, pg_attribute"
-    where = " where attrelid = 't'::regclass and attname = 'v' order by id"
+    answer = f"select id, v::text, row(v)::text, format_type(atttypid, atttypmod) from {name}, pg_attribute"
+    where = f" where attrelid = '{name}'::regclass and attname = 'v' order by id"
     # A domain arrives as its base type; all other types as themselves.
     cut = 3 if type_sql in ("positive", "code") else 4
     left, right = one.query(answer + where), two.query(answer + where)

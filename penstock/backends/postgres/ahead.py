@@ -47,7 +47,8 @@ class ReadAhead(Generic[T]):
 
     def _leave(self) -> None:
         self._stop.set()
-        if self._thread.is_alive() and self._queue.empty():
+        if self._thread.is_alive():
+            # It may be deep in a read that lasts for minutes.
             self._cancel()
         while self._thread.is_alive():
             # A full queue would keep the thread waiting in `put` for ever.

@@ -158,6 +158,15 @@ class DriverSession(SqlSession):
         except psycopg.Error as error:
             raise refused(error, self.conninfo, side=self.side, statement=Statement(sql)) from error
 
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        """A transaction of its own; an error of its COMMIT is mapped like any other."""
+        try:
+            with self.connection.transaction():
+                yield
+        except psycopg.Error as error:
+            raise refused(error, self.conninfo, side=self.side) from error
+
     def transaction(self) -> str:
         return str(self.query("select pg_catalog.txid_current()")[0][0])
 

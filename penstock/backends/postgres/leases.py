@@ -49,7 +49,7 @@ def staging_name(run_id: str, table: int) -> str:
 
 def prepare(session: DriverSession) -> None:
     """Make the `_penstock` tables. Two first loads at once must not make them twice."""
-    with session.connection.transaction():
+    with session.atomic():
         session.execute("select pg_catalog.pg_advisory_xact_lock(%s)", (lock_key("catalog"),))
         ensure_catalog(session)
         for ddl in TABLES:
@@ -68,7 +68,7 @@ def claim(session: DriverSession, plan: LoadPlan) -> None:
 
 
 def lease(session: DriverSession, plan: LoadPlan) -> None:
-    with session.connection.transaction():
+    with session.atomic():
         session.execute("delete from _penstock.leases where run = %s", (plan.run.run_id,))
         for target in sorted({str(load.table) for load in plan.tables}):
             session.execute(
