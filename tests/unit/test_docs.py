@@ -1,0 +1,127 @@
+"""README and docs say what the code does: generated pages, links, examples, names of errors and failpoints."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+import tomllib
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+import pytest
+
+from penstock import errors
+from penstock.observe import failpoints
+from penstock.project import Project, SparkConfig, StateConfig
+from penstock.project.load import SECTIONS
+from penstock.project.model import ProjectSection
+
+ROOT = Path(__file__).resolve().parents[2]
+DOCS = ROOT / "docs"
+PAGES = sorted([ROOT / "README.md", *DOCS.rglob("*.md"), *(ROOT / "examples").rglob("*.md")])
+BLOCK = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"(?<!!)\[[^\]]*\]\(([^)\s]+)\)")
+DSN = "postgresql://reader@localhost/shop"
+
+CONNECTIONS: dict[str, dict[str, Any]] = {
+    "shop": {"type": "postgres", "dsn": DSN},
+    "warehouse": {"type": "duckdb", "path": "warehouse.duckdb"},
+}
+
+
+def blocks(language: str) -> list[Any]:
+    return [
+        pytest.param(found[2], id=f"{page.relative_to(ROOT)}:{page.read_text()[: found.start()].count(chr(10)) + 1}")
+        for page in PAGES
+        for found in BLOCK.finditer(page.read_text())
+        if found[1] == language
+    ]
+
+
+def generator() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("penstock_docs_generate", DOCS / "generate.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_generated_pages_are_what_the_code_says() -> None:
+    stale = [
+        str(path.relative_to(ROOT))
+        for path, text in generator().pages().items()
+        if not path.exists() or path.read_text() != text
+    ]
+    assert stale == [], "run `make docs`"
+
+
+def slug(heading: str) -> str:
+    """The anchor that a heading gets."""
+    words = re.sub(r"[^\w\- ]", "", heading.strip().lower())
+    return words.replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {slug(heading) for heading in re.findall(r"^#+ (.+)$", page.read_text(), re.MULTILINE)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=[str(page.relative_to(ROOT)) for page in PAGES])
+def test_relative_links_lead_somewhere(page: Path) -> None:
+    broken = []
+    for link in LINK.findall(BLOCK.sub("", page.read_text())):
+        if "://" in link:
+            continue
+        target, _, anchor = link.partition("#")
+        found = (page.parent / target).resolve() if target else page
+        if not found.exists() or (anchor and anchor not in anchors(found)):
+            broken.append(link)
+    assert broken == []
+
+
+@pytest.mark.parametrize("text", blocks("toml"))
+def test_toml_examples_are_valid_projects(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in re.findall(r"(?<!\$)\$\{(\w+)", text):
+        monkeypatch.setenv(name, DSN)
+    content = tomllib.loads(text)
+    assert set(content) <= set(SECTIONS)
+    ProjectSection.model_validate(content.get("project", {}))
+    project = Project.from_objects(
+        tmp_path,
+        CONNECTIONS | content.get("connections", {}),
+        [{"name": name} | options for name, options in content.get("pipelines", {}).items()],
+        SparkConfig.model_validate(content.get("spark", {})),
+        StateConfig.model_validate(content.get("state", {})),
+    )
+    project.check()
+
+
+@pytest.mark.parametrize("text", blocks("python"))
+def test_python_examples_compile(text: str) -> None:
+    compile(text, "example", "exec")
+
+
+def test_the_readme_has_examples() -> None:
+    languages = {found[1] for found in BLOCK.finditer((ROOT / "README.md").read_text())}
+    assert {"toml", "python"} <= languages
+
+
+def first_cells(page: Path) -> set[str]:
+    """The words of the first column of a page's tables."""
+    lines = [line.split("|")[1] for line in page.read_text().splitlines() if line.startswith("|")]
+    return {word.strip(" `") for cell in lines for word in cell.split(",")}
+
+
+def test_every_error_is_explained() -> None:
+    classes = {
+        name
+        for name, found in vars(errors).items()
+        if isinstance(found, type) and issubclass(found, errors.PenstockError) and found is not errors.PenstockError
+    }
+    assert classes <= first_cells(DOCS / "how-to" / "recover-from-errors.md")
+
+
+def test_every_failpoint_is_explained() -> None:
+    told = {word for word in first_cells(DOCS / "explanation" / "exactly-once.md") if "." in word}
+    assert {word for word in told if not word.startswith("_penstock")} == set(failpoints.NAMES)
