@@ -87,6 +87,12 @@ class ConfigErrors(ConfigError):
         super().__init__(f"{len(findings)} problems in the project")
         self.findings = findings
 
+    def __str__(self) -> str:
+        return "\n".join([f"{self.what}:", *(f"  {finding}" for finding in self.findings)])
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return (ConfigErrors, (self.findings,))
+
 
 class PlanRefused(PenstockError):
     """The plan cannot be carried out exactly; nothing was touched."""

@@ -100,7 +100,7 @@ def to_spark(schema: Schema) -> StructType:
             f"{_listed(refused)} cannot go through a transform",
             why="Spark has no type that holds every value of it",
             kept="nothing was touched",
-            remedy=f'columns.{first.name} = "text"',
+            remedy=f"cast {first.name} to text in the pipeline's query",
         )
     fields = []
     for column in schema:

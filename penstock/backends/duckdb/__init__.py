@@ -37,6 +37,8 @@ class DuckDBBackend(Backend):
         return DuckDBTarget(_own(config), run)
 
     def test(self, config: ConnectionConfig) -> str:
+        if not _own(config).file.exists():
+            return "DuckDB, no file yet: the first load makes it"
         with open_file(_own(config), read_only=True) as session:
             return f"DuckDB {session.query('select version()')[0][0].removeprefix('v')}"
 

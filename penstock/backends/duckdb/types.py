@@ -16,7 +16,7 @@ import pyarrow as pa
 from penstock.backends.base import Native, TargetColumn, Verdict
 from penstock.errors import PlanRefused
 from penstock.schema import Column, Logical
-from penstock.schema.columns import ENUM, INTERVAL, JSON, NATIVE, NUMERIC, TIME, UUID
+from penstock.schema.columns import ENUM, INTERVAL, JSON, NATIVE, NUMERIC, OPAQUE, TIME, UUID
 
 TEXT = "VARCHAR"
 
@@ -62,11 +62,10 @@ AS_TEXT: dict[str, str] = {
     "bit": NATIVE,
     "time with time zone": NATIVE,
     "interval": INTERVAL,
-    "union": NATIVE,
-    "variant": NATIVE,
-    "geometry": NATIVE,
+    "union": OPAQUE,
+    "variant": OPAQUE,
+    "geometry": OPAQUE,
 }
-LOSSY_TEXT = frozenset({"union", "variant", "geometry"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +91,7 @@ def _form(type_: duckdb.DuckDBPyType) -> Form:
     if spelling in AS_TIMESTAMP:
         return Form(ARROW["TIMESTAMP"], "TIMESTAMP")
     if family in AS_TEXT:
-        return Form(pa.string(), TEXT, Logical(AS_TEXT[family]), lossy=family in LOSSY_TEXT)
+        return Form(pa.string(), TEXT, Logical(AS_TEXT[family]), lossy=AS_TEXT[family] == OPAQUE)
     if family == "decimal":
         sizes = dict(type_.children)
         return Form(pa.decimal128(sizes["precision"], sizes["scale"]), spelling)
@@ -112,7 +111,7 @@ def _form(type_: duckdb.DuckDBPyType) -> Form:
         wire = ", ".join(f"{quote(name)} {child.wire}" for name, child in fields)
         arrow = pa.struct([(name, child.arrow) for name, child in fields])
         return Form(arrow, f"STRUCT({wire})", lossy=any(child.lossy for _, child in fields))
-    return Form(pa.string(), TEXT, Logical(NATIVE), lossy=True)
+    return Form(pa.string(), TEXT, Logical(OPAQUE), lossy=True)
 
 
 def canonical(name: str, spelling: str, *, nullable: bool = True) -> Column:

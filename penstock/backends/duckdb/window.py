@@ -13,8 +13,8 @@ from penstock.errors import ConfigError, PlanRefused
 ZONED = frozenset({"TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"})
 NAIVE = frozenset({"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE"})
 
-_LAG = re.compile(r"(\d+)\s*(ms|s|m|h|d|w)")
-_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
+_LAG = re.compile(r"(\d+)(us|ms|s|m|h|d)")
+_UNITS = {"us": "microseconds", "ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def condition(window: Window, spelling: str) -> str:
@@ -81,9 +81,9 @@ def _units(cursor: Cursor) -> int:
 
 
 def _interval(cursor: Cursor) -> str:
-    if cursor.lag is None:
+    if cursor.lag is None or cursor.lag == "0":
         return "interval '0 seconds'"
-    found = _LAG.fullmatch(cursor.lag.strip())
+    found = _LAG.fullmatch(cursor.lag)
     if found is None:
         raise ConfigError(f"lag = {cursor.lag!r} is not a duration", remedy='for example lag = "5m" or "1h"')
     return f"interval '{found[1]} {_UNITS[found[2]]}'"

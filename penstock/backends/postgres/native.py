@@ -15,7 +15,7 @@ import pyarrow as pa
 from penstock.backends.base import Native, Verdict
 from penstock.backends.postgres.casts import checked
 from penstock.schema import Column, Ddl
-from penstock.schema.columns import ENUM, INTERVAL, JSON, NATIVE, NUMERIC, TIME, UUID
+from penstock.schema.columns import ENUM, INTERVAL, JSON, NATIVE, NUMERIC, OPAQUE, TIME, UUID
 
 TEXT = "text"
 TIMESTAMP = "timestamp without time zone"
@@ -139,6 +139,8 @@ def plan(column: Column, own: Held | None, want: Held | None, *, asked: bool, se
     if own is None:
         return refusal(column, f"Postgres has no type for {column.type}", "text")
     target = want or own
+    if column.logical is not None and column.logical.kind == OPAQUE and not asked:
+        return refusal(column, f"the text of {column.describe()} does not tell the whole value", "text")
     if _nanoseconds(column.type):
         if not asked or Spelling.parse(target.sql).base != natural(column.type):
             return refusal(column, "Postgres keeps microseconds, the column has nanoseconds", own.sql)

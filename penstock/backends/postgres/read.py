@@ -38,6 +38,7 @@ class PostgresSource(Source):
         self._request = request
         self._run = run
         self._conninfo = config.conninfo()
+        self._max_connections = config.max_connections
         self._query = trimmed(request.query) if request.query is not None else None
         self._holder = Holder(self._conninfo, run.application_name)
         try:
@@ -89,7 +90,8 @@ class PostgresSource(Source):
 
     def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:
         reading = self._reading(columns, window)
-        pieces, reason = self._pieces(reading, want)
+        # Every partition may be read at the same time, and the snapshot's holder has a session too.
+        pieces, reason = self._pieces(reading, min(want, self._max_connections - 1))
         place = str(self._request.table) if self._request.table is not None else "query"
         return Split(
             tuple(

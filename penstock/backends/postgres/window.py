@@ -16,7 +16,7 @@ from penstock.errors import DataError, PlanRefused
 
 INTEGERS = {"int2": -(2**15), "int4": -(2**31), "int8": -(2**63)}
 TIMES = frozenset({"timestamptz", "timestamp", "date"})
-_UNITS = {"ms": "milliseconds", "s": "seconds", "m": "minutes", "min": "minutes", "h": "hours", "d": "days"}
+_UNITS = {"us": "microseconds", "ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 KEYS_SHOWN = 3
 
 
@@ -122,7 +122,9 @@ def _upper_integer(holder: Holder, source: str, cursor: Cursor, type_: PgType) -
 def _interval(lag: str | None) -> str:
     if lag is None:
         return "0"
-    found = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(ms|s|m|min|h|d)\s*", lag)
+    if lag == "0":
+        return lag
+    found = re.fullmatch(r"(\d+)(us|ms|s|m|h|d)", lag)
     if found is None:
-        raise PlanRefused(f"lag = {lag!r} is not a duration", remedy='lag = "5m" (ms, s, m, h, d)')
+        raise PlanRefused(f"lag = {lag!r} is not a duration", remedy='lag = "5m" (us, ms, s, m, h, d)')
     return f"{found.group(1)} {_UNITS[found.group(2)]}"
