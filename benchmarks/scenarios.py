@@ -155,7 +155,7 @@ def starts(stand: Stand, scale: Scale) -> list[Section]:
         found.append(_repeat(label, partial(stand.command, *arguments), max(scale.runs, 2)))
     limits = ((found[0], 8.0), (found[1], 1.5), (found[2], 0.3))
     goals = [limit_goal(row.label, seconds_of(found, row.label), at_most=limit, unit="s") for row, limit in limits]
-    about = "A new process each time; the first start of all, which makes Spark's class archive, is the cold figure."
+    about = "A new process each time. Cold is the first of these starts, before the files are in the page cache."
     return [Section("Starts", about, found, goals)]
 
 
