@@ -18,6 +18,7 @@ DELETED_AT = "_penstock_deleted_at"
 VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH = "valid_from", "valid_to", "is_current", "row_hash"
 NOW = "_penstock_now"
 CHANGED = "_penstock_changed"
+IS_NEW = "_penstock_new"
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,17 +223,11 @@ def truncate(statement: Statement) -> list[Step]:
 
 
 def merge(statement: Statement) -> list[Step]:
-    steps: list[Step] = []
-    if statement.exists:
-        steps += _merge_deletes(statement)
-        if statement.dialect.update_form == "delete_insert" and not statement.indexed:
-            steps += _replace_changed(statement)
-        else:
-            steps += _update_changed(statement)
-    select = f"select {statement.listed(statement.names, 's')}\nfrom {STAGED} as s"
-    if statement.exists:
-        select += f"\nwhere not exists (select 1 from {statement.target} as t where {statement.same_key('t', 's')})"
-    return [*steps, Execute(statement.insert(statement.names, select), "inserted")]
+    if not statement.exists:
+        select = f"select {statement.listed(statement.names, 's')}\nfrom {STAGED} as s"
+        return [Execute(statement.insert(statement.names, select), "inserted")]
+    in_place = statement.dialect.update_form == "update_from" or statement.indexed
+    return [*_merge_deletes(statement), *(_update_changed(statement) if in_place else _replace_changed(statement))]
 
 
 def _values(statement: Statement) -> tuple[str, ...]:
@@ -248,18 +243,29 @@ def _changed(statement: Statement) -> str:
 
 
 def _update_changed(statement: Statement) -> list[Step]:
+    """One join finds what is changed and what is new; the rest of the target is not looked at again."""
     quote = statement.dialect.quote
     # Key columns are set too: 'A' and 'a' are one key in a case-insensitive type, and the source's
     # spelling is the right one.
     sets = [f"{quote(name)} = s.{quote(name)}" for name in statement.names]
     if statement.pipeline.deletes == "soft":
         sets += [f"{quote(DELETED)} = false", f"{quote(DELETED_AT)} = null"]
+    absent = f"t.{quote(statement.keys[0])} is null"
+    names = statement.listed(statement.names)
     return [
         Execute(
-            f"update {statement.target} as t\nset {', '.join(sets)}\nfrom {STAGED} as s"
-            f"\nwhere {statement.same_key('t', 's')}\n  and {_changed(statement)}",
+            f"create temporary table {CHANGED} as\n"
+            f"select {statement.listed(statement.names, 's')}, {absent} as {IS_NEW}\nfrom {STAGED} as s\n"
+            f"left join {statement.target} as t on {statement.same_key('t', 's')}\n"
+            f"where {absent} or {_changed(statement)}"
+        ),
+        Execute(
+            f"update {statement.target} as t\nset {', '.join(sets)}\nfrom {CHANGED} as s"
+            f"\nwhere not s.{IS_NEW} and {statement.same_key('t', 's')}",
             "updated",
-        )
+        ),
+        Execute(statement.insert(statement.names, f"select {names}\nfrom {CHANGED}\nwhere {IS_NEW}"), "inserted"),
+        Execute(f"drop table {CHANGED}"),
     ]
 
 
@@ -276,15 +282,19 @@ def _replace_changed(statement: Statement) -> list[Step]:
     if statement.pipeline.deletes == "soft":
         names = (*names, DELETED, DELETED_AT)
         select += f", false as {DELETED}, cast(null as {statement.dialect.timestamp_type}) as {DELETED_AT}"
+    new = (
+        f"select {statement.listed(statement.names, 's')}\nfrom {STAGED} as s\n"
+        f"where not exists (select 1 from {statement.target} as t where {statement.same_key('t', 's')})"
+    )
     return [
         Execute(
             f"create temporary table {CHANGED} as\nselect {select}\nfrom {STAGED} as s\n"
             f"join {statement.target} as t on {statement.same_key('t', 's')}\nwhere {_changed(statement)}"
         ),
-        Execute(
-            f"delete from {statement.target} as t\nusing {CHANGED} as s\nwhere {statement.same_key('t', 's')}",
-        ),
+        Execute(statement.insert(statement.names, new), "inserted"),
+        Execute(f"delete from {statement.target} as t\nusing {CHANGED} as s\nwhere {statement.same_key('t', 's')}"),
         Execute(statement.insert(names, f"select {statement.listed(names)}\nfrom {CHANGED}"), "updated"),
+        Execute(f"drop table {CHANGED}"),
     ]
 
 

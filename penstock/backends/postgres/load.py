@@ -30,6 +30,8 @@ from penstock.schema import CreateTable
 
 log = logging.getLogger(__name__)
 
+# Room for the joins of one load: the server's own default of 4 MB sends them to its disk.
+WORK_MEM = "64MB"
 # How long a lost answer to COMMIT is looked for before it is called unknown.
 ANSWER_SECONDS = 60.0
 
@@ -110,6 +112,7 @@ class PostgresLoad(Load):
         staged: dict[int, int] = {}
         isolation = "repeatable read" if self._plan.native_query is not None else "read committed"
         session.execute(f"begin isolation level {isolation}")
+        session.execute(f"set local work_mem = {literal(WORK_MEM)}")
         try:
             failpoint("commit.begin")
             for number, load in enumerate(self._plan.tables):

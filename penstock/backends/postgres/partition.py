@@ -33,6 +33,8 @@ _SHAPE = re.compile(SHAPE_MARK + r":(\d+):(.*?)\"", re.DOTALL)
 SNAPSHOT_GONE = frozenset({"22023", "42704", "0A000"})
 BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
 COPY_OPTION = "adbc.postgresql.use_copy"
+# A query has no NOWAIT: who holds a materialized view longer than this is refreshing it.
+MOVED_AFTER = "100ms"
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +45,7 @@ class Guard:
     sql: str  # quoted name
     attnums: tuple[int, ...]
     names: tuple[str, ...]  # in the order of attnums
+    stored_view: bool = False  # a materialized view, which takes no LOCK TABLE
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +111,12 @@ class PostgresPartition(Partition):
         # The lock first: it keeps the table from being rewritten after the comparison. Not waited
         # for: who rewrites the table now makes this snapshot useless anyway.
         try:
-            cursor.execute(f"lock table only {guard.sql} in access share mode nowait")
+            if guard.stored_view:
+                cursor.execute(f"set lock_timeout to {literal(MOVED_AFTER)}")
+                cursor.execute(f"select from {guard.sql} limit 0")
+                cursor.execute("reset lock_timeout")
+            else:
+                cursor.execute(f"lock table only {guard.sql} in access share mode nowait")
         except DRIVER_ERRORS as error:
             if sqlstate(error) in ("55P03", "42P01"):
                 raise self._moved(f"{guard.sql} is locked, or gone, for a change of its form") from None

@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from penstock.backends.base import Receipt, Sink
 from penstock.backends.postgres.config import Conninfo
-from penstock.backends.postgres.connect import worker_session
+from penstock.backends.postgres.connect import identifier, worker_session
 from penstock.backends.postgres.decode import row_keys
 from penstock.backends.postgres.encode import Wire, encode_batch, wire_schema
 from penstock.backends.postgres.errors import DATA, DRIVER_ERRORS, Place, copy_place, refused, sqlstate
@@ -62,6 +62,8 @@ class PostgresSink(Sink):
     def _write(self, connection: adbc.Connection, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
         failpoint("sink.open")
         with connection.cursor() as cursor:
+            # The run's token: if a sweep has removed its staging, a receipt would outlive the run.
+            cursor.execute(f"lock table _penstock.{identifier(self.staging)} in row exclusive mode")
             # Waits while another attempt at this part is open; if that commits, nothing comes back.
             cursor.execute(
                 "insert into _penstock.receipts (run, tbl, part, rows, bytes, pid)"

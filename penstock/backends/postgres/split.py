@@ -227,7 +227,13 @@ def guards_of_plan(holder: Holder, sql: str) -> tuple[Guard, ...]:
 
 def _guard(holder: Holder, relation: Relation) -> Guard:
     columns = catalog.table_columns(holder.catalog, relation.oid)
-    return Guard(relation.oid, relation.sql, tuple(c.attnum for c in columns), tuple(c.name for c in columns))
+    return Guard(
+        relation.oid,
+        relation.sql,
+        tuple(c.attnum for c in columns),
+        tuple(c.name for c in columns),
+        stored_view=relation.kind == "m",
+    )
 
 
 def _explain(holder: Holder, sql: str) -> list[dict[str, Any]]:
