@@ -68,10 +68,10 @@ def table(rows: list[list[str]]) -> list[str]:
 def _row(row: Row, ours: float | None) -> list[str]:
     cold = f"{row.cold:.2f}" if row.cold else ""
     if row.median is None:
-        return [row.label, "–", "", "", "", "", "", cold, _cell(row.failed or row.note)]
+        return [_cell(row.label), "–", "", "", "", "", "", cold, _cell(row.failed or row.note)]
     median = row.median
     return [
-        row.label,
+        _cell(row.label),
         f"{median.seconds:.2f}",
         f"{median.low:.2f}–{median.high:.2f}" if median.runs > 1 else "one run",
         f"{median.seconds / ours:.2f}" if ours else "",
