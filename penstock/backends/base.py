@@ -62,6 +62,7 @@ class Native:
     fallback: bool = False  # the text form holds values that the Arrow form cannot: see BeyondArrow
     ddl: tuple[Ddl, ...] = ()  # what must exist before the table (an enum type)
     widen_to: str = ""  # of a refusal: the type to which the existing column could be altered without loss
+    collation: str = ""  # of the existing column: see TargetColumn
 
 
 class ConnectionConfig(BaseModel):
@@ -194,6 +195,7 @@ class TargetColumn:
     has_default: bool = False
     generated: bool = False
     identity: bool = False
+    collation: str = ""  # quoted; only one under which different texts are equal, so that keys fall together
 
 
 @dataclass(frozen=True, slots=True)

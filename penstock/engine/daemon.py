@@ -2,7 +2,7 @@
 
 A worker that has to import pyarrow, pandas and the drivers itself is about a second late for its
 first task; forked from here it has them. Opens no connection and starts no thread: neither would
-survive the fork.
+survive the fork. A backend's package names what only its workers need in `WORKER_MODULES`.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ def preload(names: list[str]) -> list[str]:
     missing = []
     for name in names:
         try:
-            importlib.import_module(name)
+            module = importlib.import_module(name)
+            missing += preload(list(getattr(module, "WORKER_MODULES", ())))
         except ImportError:
             missing.append(name)
     return missing

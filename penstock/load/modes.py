@@ -33,7 +33,7 @@ class Statement:
     kept: tuple[str, ...] = ()  # target columns that the load does not bring
     exists: bool = True
     indexed: bool = False  # the target has a key of its own
-    identity: bool = False
+    identity: tuple[str, ...] = ()
     full_refresh: bool = False
 
     @property
@@ -86,8 +86,7 @@ def staged_view(statement: Statement) -> Execute:
     """The staged rows in the target's own types; with `order_by`, one row per key."""
     quote = statement.dialect.quote
     select = ",\n  ".join(
-        f"{staged.native.decode.replace('{}', quote(staged.column.name))} as {quote(staged.column.name)}"
-        for staged in statement.columns
+        f"{_decoded(statement, staged)} as {quote(staged.column.name)}" for staged in statement.columns
     )
     body = f"select\n  {select}\nfrom {RAW}"
     if statement.pipeline.order_by:
@@ -98,6 +97,12 @@ def staged_view(statement: Statement) -> Execute:
             "\nwhere _penstock_rank = 1"
         )
     return Execute(f"create temporary view {STAGED} as\n{body}")
+
+
+def _decoded(statement: Statement, staged: StagedColumn) -> str:
+    value = staged.native.decode.replace("{}", statement.dialect.quote(staged.column.name))
+    # Under the column's own collation two spellings may be one key: so they must be here.
+    return f"({value}) collate {staged.native.collation}" if staged.native.collation else value
 
 
 # ---------------------------------------------------------------- checks
@@ -246,12 +251,18 @@ def _update_changed(statement: Statement) -> list[Step]:
     """One join finds what is changed and what is new; the rest of the target is not looked at again."""
     quote = statement.dialect.quote
     # Key columns are set too: 'A' and 'a' are one key in a case-insensitive type, and the source's
-    # spelling is the right one.
-    sets = [f"{quote(name)} = s.{quote(name)}" for name in statement.names]
+    # spelling is the right one. An identity has one spelling, and the server may refuse to set it.
+    fixed = {name for name in statement.keys if name in statement.identity}
+    sets = [f"{quote(name)} = s.{quote(name)}" for name in statement.names if name not in fixed]
     if statement.pipeline.deletes == "soft":
         sets += [f"{quote(DELETED)} = false", f"{quote(DELETED_AT)} = null"]
     absent = f"t.{quote(statement.keys[0])} is null"
     names = statement.listed(statement.names)
+    update = Execute(
+        f"update {statement.target} as t\nset {', '.join(sets)}\nfrom {CHANGED} as s"
+        f"\nwhere not s.{IS_NEW} and {statement.same_key('t', 's')}",
+        "updated",
+    )
     return [
         Execute(
             f"create temporary table {CHANGED} as\n"
@@ -259,11 +270,7 @@ def _update_changed(statement: Statement) -> list[Step]:
             f"left join {statement.target} as t on {statement.same_key('t', 's')}\n"
             f"where {absent} or {_changed(statement)}"
         ),
-        Execute(
-            f"update {statement.target} as t\nset {', '.join(sets)}\nfrom {CHANGED} as s"
-            f"\nwhere not s.{IS_NEW} and {statement.same_key('t', 's')}",
-            "updated",
-        ),
+        *([update] if sets else []),
         Execute(statement.insert(statement.names, f"select {names}\nfrom {CHANGED}\nwhere {IS_NEW}"), "inserted"),
         Execute(f"drop table {CHANGED}"),
     ]

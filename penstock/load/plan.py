@@ -118,7 +118,7 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         columns.kept,
         exists=existing is not None,
         indexed=bool(existing and existing.primary_key),
-        identity=bool(columns.identity),
+        identity=columns.identity,
         full_refresh=request.full_refresh,
     )
     schema_ddl = _schema_ddl(statement, target)

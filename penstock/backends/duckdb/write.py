@@ -155,7 +155,14 @@ def _inspect(session: Session, name: TableName) -> TargetTable | None:
     here = TableName(schema, table)
     collations = _collations(sql)
     columns = tuple(
-        TargetColumn(column, spelling + collations.get(column, ""), nullable, default is not None, bool(generated))
+        TargetColumn(
+            column,
+            spelling + collations.get(column, ""),
+            nullable,
+            default is not None,
+            bool(generated),
+            collation=collations.get(column, "").removeprefix(" COLLATE "),
+        )
         for column, spelling, nullable, default, generated in session.query(
             "select column_name, data_type, is_nullable, column_default, is_generated from duckdb_columns()"
             f" where {where} order by column_index",

@@ -19,6 +19,8 @@ from penstock.backends.postgres.write import PostgresTarget
 from penstock.errors import ConfigError
 from penstock.schema import TableName
 
+WORKER_MODULES = ("adbc_driver_postgresql.dbapi",)
+
 _TABLES = """
 select n.nspname::text, c.relname::text, c.relkind::text,
        case when c.reltuples >= 0 then c.reltuples::int8 end,

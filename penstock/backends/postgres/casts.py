@@ -126,13 +126,18 @@ def _from_text(value: str, want: str, server: int) -> str:
         same = f"({value})::{base}::text::numeric = ({value})::numeric"
         return f"case when {readable(base)} and {readable('numeric')} then {same} else false end"
     if base == "date":
-        same = f"({value})::timestamp = ({value})::date::timestamp"
-        return f"case when {readable('timestamp')} and {readable('date')} then {same} else false end"
+        same = f"({value})::timestamptz = ({value})::date::timestamptz"
+        return f"case when {readable('timestamptz')} and {readable('date')} then {same} else false end"
     whole = f"{function}({value}::text, {quoted})"
     if _TIMES.fullmatch(want):
         plain = _TIMES.sub(r"\1 \3 time zone", want)
         cut = f"({value}) ~ '\\.\\d\\d\\d\\d\\d\\d\\d*[1-9]'"
-        return f"case when {cut} or not {whole} then false else ({value})::{want} = ({value})::{plain} end"
+        same = f"({value})::{want} = ({value})::{plain}"
+        zoned = plain.replace("without", "with")
+        if zoned != plain:
+            # A zone in the text is dropped without a word; in UTC, where all sessions are, it shows.
+            same = f"{same} and ({value})::{zoned} = ({value})::{plain}::{zoned}"
+        return f"case when {cut} or not {whole} then false else {same} end"
     return whole
 
 

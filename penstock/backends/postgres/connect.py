@@ -9,9 +9,8 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
-import adbc_driver_postgresql.dbapi as adbc
 import psycopg
 from psycopg import sql
 
@@ -19,6 +18,9 @@ from penstock.backends.postgres.config import Conninfo
 from penstock.backends.postgres.errors import DRIVER_ERRORS, Statement, connecting, refused
 from penstock.backends.sql import SqlSession
 from penstock.errors import PenstockError, PlanRefused, TargetError
+
+if TYPE_CHECKING:
+    import adbc_driver_postgresql.dbapi as adbc
 
 OLDEST_SERVER = 120_000
 
@@ -104,6 +106,8 @@ def worker_session(conninfo: Conninfo, application: str, server: int) -> Iterato
 
     Settings are made by SET, which takes no snapshot: `set transaction …` may still follow.
     """
+    import adbc_driver_postgresql.dbapi as adbc  # brings pandas, which the driver has no use for
+
     try:
         connection = adbc.connect(conninfo.libpq(application_name=application, client_encoding="UTF8"))
     except DRIVER_ERRORS as error:

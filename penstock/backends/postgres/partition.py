@@ -10,10 +10,9 @@ import json
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import adbc_driver_manager
-import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 from adbc_driver_manager._reader import AdbcRecordBatchReader
 
@@ -28,6 +27,9 @@ from penstock.backends.postgres.types import SHAPE_MARK
 from penstock.errors import BeyondArrow, PenstockError, SourceError, SourceMoved
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column
+
+if TYPE_CHECKING:
+    import adbc_driver_postgresql.dbapi as adbc
 
 _SHAPE = re.compile(SHAPE_MARK + r":(\d+):(.*?)\"", re.DOTALL)
 SNAPSHOT_GONE = frozenset({"22023", "42704", "0A000"})

@@ -10,9 +10,8 @@ import os
 from collections import deque
 from collections.abc import Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-import adbc_driver_postgresql.dbapi as adbc
 import pyarrow as pa
 
 from penstock.backends.base import Receipt, Sink
@@ -24,8 +23,11 @@ from penstock.backends.postgres.errors import DATA, DRIVER_ERRORS, Place, copy_p
 from penstock.errors import DataError, PenstockError, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
 
-# Sent rows may be far ahead of the row that the server complains about.
-BATCHES_REMEMBERED = 256
+if TYPE_CHECKING:
+    import adbc_driver_postgresql.dbapi as adbc
+
+# Sent rows may be ahead of the row that the server complains about, by what the sockets hold.
+BATCHES_REMEMBERED = 8
 
 
 @dataclass(slots=True)

@@ -38,7 +38,10 @@ _NO_SUCH_TYPE = ("42704", "3F000", "42601", "42P01", "22023")
 
 _COLUMNS = """
 select a.attname::text, a.atttypid::int8, a.atttypmod, not a.attnotnull, a.atthasdef,
-       a.attgenerated <> '', a.attidentity <> ''
+       a.attgenerated <> '', a.attidentity <> '',
+       coalesce((select quote_ident(n.nspname) || '.' || quote_ident(c.collname) from pg_collation c
+                 join pg_namespace n on n.oid = c.collnamespace
+                 where c.oid = a.attcollation and not c.collisdeterministic), '')
 from pg_attribute a where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum
 """
 _NOTES = """
