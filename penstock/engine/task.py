@@ -92,8 +92,9 @@ class Counter:
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        attempt = 0 if context is None else context.taskAttemptId()
-        counter = Counter(folder_of(run) / f"{part}.{attempt}.json")
+        # By Spark's partition, whose attempts are counted once: on a transform's way a part is an attempt.
+        place, attempt = (part, 0) if context is None else (context.partitionId(), context.taskAttemptId())
+        counter = Counter(folder_of(run) / f"{place}.{attempt}.json")
         counter.path.parent.mkdir(parents=True, exist_ok=True)
         counter.write()
         return counter

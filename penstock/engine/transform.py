@@ -62,7 +62,13 @@ class TransformPlan:
 
 @dataclass(frozen=True)
 class TransformTask:
-    """What `mapInArrow` runs on the result: partition `i` of it is part `i` of the load."""
+    """What `mapInArrow` runs on the result: each attempt at a task is a part of its own.
+
+    When the SQL, a function or the source fails half way, Spark closes this worker's input, which
+    reads like its end: the sink leaves a receipt for the rows so far, and then the task fails. If
+    the next attempt could find that receipt, the load would go on without the other rows. Only
+    receipts that Spark collected count: one of each task that succeeded.
+    """
 
     sink: Sink
     names: tuple[tuple[str, Column], ...]
@@ -74,7 +80,7 @@ class TransformTask:
         first = next((batch for batch in batches if batch.num_rows), None)
         if first is None:
             return
-        part = TaskContext.get().partitionId()
+        part = TaskContext.get().taskAttemptId()
         line = carry_out(self.run, part, lambda: self._conformed(first, batches), self.sink)
         yield pa.RecordBatch.from_arrays([pa.array([line])], schema=RESULT)
 
