@@ -14,7 +14,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.backends.base import Check, LoadPlan, LoadResult, Receipt, Step, TableLoad, UserSql
+from penstock.backends.base import Check, LoadPlan, LoadResult, Receipt, Step, TableLoad, UserSql, Window
 from penstock.errors import DataError, PenstockError, StagingLost, StateError, TargetError
 from penstock.schema import Column, Logical, TableName
 
@@ -195,6 +195,15 @@ def record_load(session: SqlSession, plan: LoadPlan, counts: dict[int, int]) -> 
             logical = json.dumps(column.logical.to_record()) if column.logical else None
             values += [target, column.name, staged.native.sql, column.native, logical]
         session.execute(session.marks(f"insert into _penstock.columns values {rows}"), values)
+
+
+def null_note(window: Window, count: int) -> tuple[str, ...]:
+    """What the plan says about rows whose cursor is NULL."""
+    if not count:
+        return ()
+    rows = "1 row has" if count == 1 else f"{count} rows have"
+    fate = {"include": "read every time", "skip": "never read"}.get(window.on_null, "an error")
+    return (f'{rows} no value in {window.column}: {fate} (on_null_cursor = "{window.on_null}")',)
 
 
 def was_committed(session: SqlSession, run_id: str) -> bool:

@@ -344,11 +344,14 @@ def scd2(statement: Statement) -> list[Step]:
     steps: list[Step] = [Execute(f"create temporary table {NOW} as select {statement.dialect.now()} as ts")]
     now = f"(select ts from {NOW})"
     if statement.exists:
+        touched = f"exists (select 1 from {STAGED} as s where {statement.same_key('t', 's')})"
+        if pipeline.deletes == "close":
+            touched = f"({touched} or {_live(statement)})"
         steps.append(
+            # Closed rows count too: a key that returns must not begin before its last version ended.
             Check(
-                f"select {statement.dialect.key_text(statement.keys)}\nfrom {statement.target} as t\n"
-                f"where t.{quote(IS_CURRENT)} and t.{quote(VALID_FROM)} >= {now}\n"
-                f"  and exists (select 1 from {STAGED} as s where {statement.same_key('t', 's')})\nlimit 3",
+                f"select distinct {statement.dialect.key_text(statement.keys)}\nfrom {statement.target} as t\n"
+                f"where (t.{quote(VALID_FROM)} >= {now} or t.{quote(VALID_TO)} > {now})\n  and {touched}\nlimit 3",
                 "the target's clock is behind its own history",
                 why=f"rows have a {VALID_FROM} that is not in the past",
                 remedy="set the clock right, or repair these rows",

@@ -23,7 +23,7 @@ from penstock.backends.duckdb.config import WORKER_MEMORY_LIMIT, WORKER_THREADS,
 from penstock.backends.duckdb.connect import Session, mapped, open_file, shift_lines, translate
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal
 from penstock.backends.duckdb.window import condition, upper_bound
-from penstock.backends.sql import KEYS_SHOWN, recall, remembered
+from penstock.backends.sql import KEYS_SHOWN, null_note, recall, remembered
 from penstock.errors import ConfigError, DataError, PlanRefused, SourceError, SourceMoved
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Schema, TableName
@@ -121,6 +121,7 @@ class DuckDBSource(Source):
         self._config = config
         self._request = request
         self._run = run
+        self._without_cursor: tuple[str, ...] = ()
         self._session = open_file(config, read_only=True)
         try:
             self._mark = FileMark.of(config.file)
@@ -336,28 +337,27 @@ class DuckDBSource(Source):
     # ------------------------------------------------------------ the rest
 
     def _check_nulls(self, window: Window) -> None:
-        if window.on_null != "error":
+        where = f"from {self._relation} as source where {types.quote(window.column)} is null"
+        count = self._session.query(f"select count(*) {where}")[0][0]
+        if not count or window.on_null != "error":
+            self._without_cursor = null_note(window, count)
             return
         keys = [key for key in self._request.keys if key in self._types]
         shown = DuckDBDialect().key_text(keys) if keys else "''"
-        rows = self._session.query(
-            f"select {shown} from {self._relation} as source where {types.quote(window.column)} is null"
-            f" limit {KEYS_SHOWN}"
+        rows = self._session.query(f"select {shown} {where} limit {KEYS_SHOWN}")
+        raise DataError(
+            f"{count} rows have no value in the cursor column {window.column!r}",
+            why="they belong to no window, so an incremental run would never load them",
+            kept="nothing was committed",
+            remedy='on_null_cursor = "include" or "skip"',
+            place=str(self._table or "query"),
+            keys=tuple(row[0] for row in rows if row[0]),
         )
-        if rows:
-            raise DataError(
-                f"{window.column} is null in some rows",
-                why="they belong to no window, so an incremental run would never load them",
-                kept="nothing was committed",
-                remedy='on_null_cursor = "include" or "skip"',
-                place=str(self._table or "query"),
-                keys=tuple(row[0] for row in rows if row[0]),
-            )
 
     def notes(self) -> tuple[str, ...]:
         lossy = [f"{name} {sql}" for name, sql in self._types.items() if types.form_of(sql).lossy]
         held = f"{self._config.file} is held read-only for the whole run: no other process can write to it"
-        return (held, *(f"the text of {column} says less than its value" for column in lossy))
+        return (held, *self._without_cursor, *(f"the text of {column} says less than its value" for column in lossy))
 
     def close(self) -> None:
         self._session.close()

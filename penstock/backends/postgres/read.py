@@ -20,8 +20,8 @@ from penstock.backends.postgres.query import splittable, trimmed
 from penstock.backends.postgres.snapshot import Holder
 from penstock.backends.postgres.split import Piece, Reading
 from penstock.backends.postgres.types import PgType, canonical, read_expression, shape_error
-from penstock.backends.postgres.window import refuse_nulls, upper_bound, window_condition
-from penstock.backends.sql import recall
+from penstock.backends.postgres.window import count_nulls, upper_bound, window_condition
+from penstock.backends.sql import null_note, recall
 from penstock.errors import PenstockError, PlanRefused, SourceError
 from penstock.schema import Column, Logical, Schema, TableName
 
@@ -39,6 +39,7 @@ class PostgresSource(Source):
         self._run = run
         self._conninfo = config.conninfo()
         self._max_connections = config.max_connections
+        self._without_cursor: tuple[str, ...] = ()
         self._query = trimmed(request.query) if request.query is not None else None
         self._holder = Holder(self._conninfo, run.application_name)
         try:
@@ -81,7 +82,7 @@ class PostgresSource(Source):
                 "other users' open transactions are hidden from this user: an incremental window is kept safe by"
                 " `lag` alone (grant pg_read_all_stats)"
             )
-        return tuple(notes)
+        return (*notes, *self._without_cursor)
 
     def close(self) -> None:
         self._holder.close()
@@ -154,7 +155,7 @@ class PostgresSource(Source):
             return reading
         type_ = self._type_of(window.column, "incremental")
         keys = [name for name in self._request.keys if name in self._types]
-        refuse_nulls(self._holder, reading.source, window, keys)
+        self._without_cursor = null_note(window, count_nulls(self._holder, reading.source, window, keys))
         return Reading(self._holder, select, window_condition(window, type_), self._relation, self._query)
 
     def _pieces(self, reading: Reading, want: int) -> tuple[list[Piece], str]:

@@ -31,14 +31,12 @@ def window_condition(window: Window, type_: PgType) -> str:
     return f"{inside} or {column} is null" if window.on_null == "include" else inside
 
 
-def refuse_nulls(holder: Holder, source: str, window: Window, keys: list[str]) -> None:
-    """With `on_null_cursor = "error"`: a row without a cursor would never be read."""
-    if window.on_null != "error":
-        return
+def count_nulls(holder: Holder, source: str, window: Window, keys: list[str]) -> int:
+    """Rows without a cursor; an error with `on_null_cursor = "error"`, for they would never be read."""
     column = f"q.{identifier(window.column)}"
     count = holder.ask(f"select count(*) from {source} as q where {column} is null")[0][0]
-    if not count:
-        return
+    if not count or window.on_null != "error":
+        return int(count)
     shown: tuple[str, ...] = ()
     if keys:
         text = " || ', ' || ".join(
@@ -97,7 +95,13 @@ def _settled_bound(holder: Holder, source: str, cursor: Cursor, type_: PgType) -
 
 
 def _upper_integer(holder: Holder, source: str, cursor: Cursor, type_: PgType) -> str:
-    lag = cursor.lag or "0"
+    if cursor.lag is None:
+        raise PlanRefused(
+            f"the cursor {cursor.column!r} needs a lag",
+            why="it counts in integers, and a row with a lower number may commit after one with a higher",
+            remedy='lag = "1000" (as many as may be open at once), or lag = "0" if rows never commit late',
+        )
+    lag = cursor.lag
     if not lag.isdigit():
         raise PlanRefused(
             f"lag = {lag!r} does not fit the cursor {cursor.column!r}",
