@@ -8,7 +8,8 @@ A folder per run:
     <base>/<run>/r0-p3.json    the receipt of part 3 of table 0; the first attempt to link it wins
 
 Only files named by a receipt are loaded. Never load by a glob: an attempt that lost its race, or
-died before its receipt, has left a file that is whole and must not count.
+died before its receipt, has left a file that is whole and must not count. Nothing is removed but
+a run's own: a folder named like a run that holds the token of that run, or nothing.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
 import uuid
 from collections.abc import Iterator, Sequence
@@ -34,6 +36,7 @@ from penstock.schema import Column
 from penstock.schema.columns import TIMESTAMP_INFINITY
 
 TOKEN = "token"  # noqa: S105  a file's name
+RUN_ID = re.compile(r"[0-9a-f]{32}")  # how the folder of a run is named
 # Below this, staging is not even begun: a run that dies of a full disk takes others with it.
 FREE_FLOOR = 64 * 1024 * 1024
 # Fast on both sides and half the size of nothing; zstd saves a third more and costs twice the CPU.
@@ -278,7 +281,7 @@ class StagingArea:
                 area.close()
                 raise
         except OSError as error:
-            raise cannot_write(error, base) from error
+            raise cannot_write(error, base if base.parent.is_dir() else base.parent) from error
         return area
 
     def sink(self, table: int, columns: Sequence[Column]) -> ParquetSink:
@@ -316,7 +319,7 @@ class StagingArea:
 
     def remove(self) -> None:
         """Remove what was staged. Safe twice."""
-        shutil.rmtree(self.folder, ignore_errors=True)
+        _remove_run(self.folder, ignore_errors=True)
 
     def close(self) -> None:
         """Remove what was staged, then let go: in the other order a sweep might race with us."""
@@ -339,7 +342,7 @@ def _lock_run(base: Path, run: RunContext) -> FileLock:
 
 def sweep(base: Path) -> tuple[str, ...]:
     """Remove the folders of dead runs: those whose lock is free. Their names."""
-    leftovers = sorted(path for path in base.iterdir() if path.is_dir()) if base.is_dir() else []
+    leftovers = sorted(path for path in base.iterdir() if _is_run(path)) if base.is_dir() else []
     dead = [
         (path, lock) for path in leftovers if (lock := FileLock.try_acquire(base / f"{path.name}.lock")) is not None
     ]
@@ -347,7 +350,7 @@ def sweep(base: Path) -> tuple[str, ...]:
         if dead:
             failpoint("sweep.begin")
         for path, _ in dead:
-            shutil.rmtree(path)
+            _remove_run(path)
     except OSError as error:
         raise cannot_write(error, base) from error
     finally:
@@ -356,9 +359,29 @@ def sweep(base: Path) -> tuple[str, ...]:
     if dead:
         failpoint("sweep.done")
     for orphan in base.glob("*.lock") if base.is_dir() else ():
-        if (lock := FileLock.try_acquire(orphan)) is not None:
+        if RUN_ID.fullmatch(orphan.stem) and (lock := FileLock.try_acquire(orphan)) is not None:
             lock.release()
     return tuple(path.name for path, _ in dead)
+
+
+def _is_run(folder: Path) -> bool:
+    """Whether a run has made this folder: whatever else lies in the base is somebody's own."""
+    if not RUN_ID.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
+        return False
+    names = {entry.name for entry in folder.iterdir()}
+    if TOKEN not in names:
+        return not names
+    # A run that died while it wrote its token has left an empty one, and nothing beside it.
+    text = (folder / TOKEN).read_text(errors="replace")
+    return text == folder.name or (text == "" and names == {TOKEN})
+
+
+def _remove_run(folder: Path, *, ignore_errors: bool = False) -> None:
+    """Remove a run's folder, the token last: if we died half way, the next sweep still knows it."""
+    for entry in folder.iterdir() if folder.is_dir() else ():
+        if entry.name != TOKEN and not entry.is_dir():
+            entry.unlink(missing_ok=True)
+    shutil.rmtree(folder, ignore_errors=ignore_errors)
 
 
 def _remove_empty(base: Path) -> None:

@@ -20,6 +20,7 @@ WORKER_THREADS = 1
 DEFAULT_LOCK_TIMEOUT = 30.0
 
 MEMORY = ":memory:"
+INSIDE_STAGING = "penstock-staging"
 
 
 class DuckDBConfig(ConnectionConfig):
@@ -71,8 +72,9 @@ class DuckDBConfig(ConnectionConfig):
 
         It lies beside the file, not in the project: the file's disk is the one that must have
         room for the load anyway, and every project that writes to the file finds and sweeps the
-        same leftovers. With workers on other machines, `staging` names a folder they share.
+        same leftovers. With workers on other machines, `staging` names a folder they share: ours
+        is one inside it, because the folder itself, and what else is in it, is the user's.
         """
         if self.staging is not None:
-            return Path(self.staging).expanduser().resolve()
+            return Path(self.staging).expanduser().resolve() / INSIDE_STAGING
         return self.file.with_name(self.file.name + ".penstock")

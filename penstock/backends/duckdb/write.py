@@ -37,9 +37,10 @@ from penstock.backends.sql import (
     Counts,
     check_format,
     check_staged,
+    check_watermark,
     ensure_catalog,
     last_watermark,
-    owner_of,
+    owners_of,
     record_load,
     remembered,
     result,
@@ -47,7 +48,7 @@ from penstock.backends.sql import (
     was_committed,
 )
 from penstock.backends.staging import StagingArea, sweep
-from penstock.errors import PlanRefused, StagingLost, TargetError, Unsupported
+from penstock.errors import PenstockError, PlanRefused, StagingLost, TargetError, Unsupported
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Ddl, TableName
 
@@ -184,7 +185,7 @@ def _inspect(session: Session, name: TableName) -> TargetTable | None:
         columns,
         next((tuple(names) for kind, names, _ in constraints if kind == "PRIMARY KEY"), ()),
         notes=tuple(notes),
-        owner=owner_of(session, here) if known else None,
+        owners=owners_of(session, here) if known else frozenset(),
         loaded=frozenset(remembered(session, here)) if known else frozenset(),
         rows=rows,
     )
@@ -231,11 +232,10 @@ class DuckDBLoad(Load):
         session = open_file(self._config, read_only=False)
         try:
             done = self._in_transaction(session, receipts)
-            self._send_commit(session)
+            self._send_commit(session, done)
         finally:
-            # At once: nobody can read the file while it is open. Closing also writes DuckDB's log
-            # into the file; if we died before, the next opener replays it.
-            session.close()
+            # At once: nobody can read the file while it is open.
+            _close(session)
         self.abort()
         return done
 
@@ -245,12 +245,12 @@ class DuckDBLoad(Load):
             failpoint("commit.begin")
             ensure_catalog(session)
             check_format(session)
+            check_watermark(session, self._plan)
             counts, staged = Counts(), {}
             for number, load in enumerate(self._plan.tables):
                 rows = self._make_raw(session, number, load, receipts)
-                before = counts.inserted
                 run_steps(session, load, counts, savepoints=self._dialect.savepoints)
-                staged[number] = counts.inserted - before if rows is None else rows
+                staged[number] = rows
                 _drop_relations(session)
             record_load(session, self._plan, staged)
             failpoint("commit.loaded")
@@ -261,25 +261,41 @@ class DuckDBLoad(Load):
 
     _dialect = DuckDBDialect()
 
-    def _send_commit(self, session: Session) -> None:
+    def _send_commit(self, session: Session, done: LoadResult) -> None:
         try:
             session.connection.execute("commit")
-        except duckdb.Error as error:
-            # The answer does not tell whether the log was written. Only the row that travelled in
-            # the same transaction does; to report a failure now could load everything twice.
-            session.close()
-            with open_file(self._config, read_only=False) as again:
-                if again.has_schema("_penstock") and was_committed(again, self._plan.run.run_id):
-                    return
-            raise translate(error, "target", "the commit was refused") from error
+            self.result = done
+        except BaseException as error:
+            # Neither an error nor Ctrl-C tells whether the log was written. Only the row that
+            # travelled in the same transaction does; to report a failure, or to try again, before
+            # looking for it could load everything twice.
+            if self.result is None and self._was_committed(session, error):
+                self.result = done
+            if not isinstance(error, duckdb.Error):
+                raise  # whoever handles it finds in `result` what has become of the load
+            if self.result is None:
+                raise translate(error, "target", "the commit was refused") from error
         failpoint("commit.done")
 
-    def _make_raw(self, session: Session, number: int, load: TableLoad, receipts: Sequence[Receipt]) -> int | None:
-        """Make `RAW`; the number of rows in it, None if only the steps will tell."""
+    def _was_committed(self, session: Session, error: BaseException) -> bool:
+        run_id = self._plan.run.run_id
+        try:
+            _close(session)
+            # Read-only, so that other readers are not in the way; it replays DuckDB's log all the same.
+            with open_file(self._config, read_only=True) as again:
+                return again.has_schema("_penstock") and was_committed(again, run_id)
+        except BaseException as unknown:  # noqa: BLE001  a second Ctrl-C too leaves it unknown
+            why = f"{unknown}" if isinstance(unknown, PenstockError) else type(unknown).__name__
+            raise TargetError(
+                "the answer to the commit was lost, and the file cannot be looked into",
+                why=why,
+                kept=f"it is not known whether the load was committed: run {run_id} in _penstock.loads tells",
+                remedy=f"look there before you run it again: select * from _penstock.loads in {self._config.file}",
+            ) from error
+
+    def _make_raw(self, session: Session, number: int, load: TableLoad, receipts: Sequence[Receipt]) -> int:
+        """Make `RAW`; the number of rows in it."""
         if self._plan.native_query is not None:
-            if not self._plan.materialize:
-                session.execute(f"create temp view {RAW} as {self._plan.native_query}")
-                return None
             return session.execute(f"create temp table {RAW} as {self._plan.native_query}")
         if self._staging is None:
             raise TargetError("the load has no staging", kept=NOT_COMMITTED)
@@ -315,6 +331,17 @@ def _raw_sql(session: Session, load: TableLoad, files: Sequence[Path]) -> str:
             place=str(load.table),
         )
     return f"select {', '.join(types.quote(name) for name in planned)} from {relation}"
+
+
+def _close(session: Session) -> None:
+    """Close the file. Closing also writes DuckDB's log into it; if that fails, the next opener replays the log.
+
+    So whether the load is done does not hang on it: before the COMMIT nothing is, after it all of it.
+    """
+    try:
+        session.close()
+    except duckdb.Error:
+        return
 
 
 def _drop_relations(session: Session) -> None:
