@@ -126,6 +126,12 @@ class TargetError(PenstockError):
     """The target refused a statement; its transaction was rolled back."""
 
 
+class PlanStale(PenstockError):
+    """Another run has changed the target since this one was planned; it must be planned again."""
+
+    kind = Kind.TRANSIENT
+
+
 class StagingLost(PenstockError):
     """What was staged is not what the receipts say; nothing was committed."""
 

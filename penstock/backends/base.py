@@ -207,7 +207,7 @@ class TargetTable:
     primary_key: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()  # triggers, foreign keys, row security: said in the plan
     refusals: tuple[str, ...] = ()  # what makes a load impossible
-    owner: str | None = None  # the pipeline recorded in `_penstock.tables`
+    owners: frozenset[str] = frozenset()  # the pipelines recorded in `_penstock.tables`
     loaded: frozenset[str] = frozenset()  # columns that Penstock has loaded before
     rows: int | None = None  # an estimate
 
@@ -292,9 +292,10 @@ class LoadPlan:
     run: RunContext
     tables: tuple[TableLoad, ...]
     watermark: str | None = None  # JSON, stored with the load
+    continues: str | None = None  # the watermark that was read at planning: the commit must find it unchanged
     key_columns: tuple[str, ...] = ()  # shown with data errors
-    native_query: str | None = None  # same database: RAW is this query
-    materialize: bool = True  # of a native query: evaluate it once, into a temporary table
+    native_query: str | None = None  # same database: RAW is this query, evaluated once
+    by_attempt: bool = False  # parts belong to task attempts: rows without a given receipt do not count
 
 
 @dataclass(frozen=True, slots=True)
@@ -329,7 +330,13 @@ class Sink(ABC):
 
 
 class Load(ABC):
-    """One load of one or more tables. Holds the target's lock until closed."""
+    """One load of one or more tables. Holds the target's lock until closed.
+
+    `result` is set as soon as the commit is known to have happened, so that an interrupt that
+    comes right then is not taken for a rolled back load.
+    """
+
+    result: LoadResult | None = None
 
     @abstractmethod
     def sink(self, table: int) -> Sink: ...

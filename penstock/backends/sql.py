@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.backends.base import Check, LoadPlan, LoadResult, Receipt, Step, TableLoad, UserSql, Window
-from penstock.errors import DataError, PenstockError, StagingLost, StateError, TargetError
+from penstock.errors import DataError, PenstockError, PlanStale, StagingLost, StateError, TargetError
 from penstock.schema import Column, Logical, TableName
 
 FORMAT = 1  # of the `_penstock` tables; a newer one is refused
@@ -29,7 +29,8 @@ TABLES = {
           committed_at timestamp with time zone not null)""",
     "tables": """
         create table if not exists _penstock.tables (
-          target text primary key, pipeline text not null, mode text not null)""",
+          target text not null, pipeline text not null, mode text not null, watermark text,
+          primary key (target, pipeline))""",
     "columns": """
         create table if not exists _penstock.columns (
           target text not null, name text not null, type_sql text not null, native text not null,
@@ -183,9 +184,14 @@ def record_load(session: SqlSession, plan: LoadPlan, counts: dict[int, int]) -> 
             session.marks("insert into _penstock.loads values (?, ?, ?, ?, ?, ?, ?, current_timestamp)"),
             (run, plan.run.pipeline, target, load.mode, counts[number], plan.watermark, FORMAT),
         )
-        session.execute(session.marks("delete from _penstock.tables where target = ?"), (target,))
+        watermark = plan.watermark or last_watermark(session, plan.run.pipeline, load.table)
         session.execute(
-            session.marks("insert into _penstock.tables values (?, ?, ?)"), (target, plan.run.pipeline, load.mode)
+            session.marks("delete from _penstock.tables where target = ? and pipeline = ?"),
+            (target, plan.run.pipeline),
+        )
+        session.execute(
+            session.marks("insert into _penstock.tables values (?, ?, ?, ?)"),
+            (target, plan.run.pipeline, load.mode, watermark),
         )
         session.execute(session.marks("delete from _penstock.columns where target = ?"), (target,))
         rows = ", ".join("(?, ?, ?, ?, ?)" for _ in load.columns)
@@ -206,24 +212,43 @@ def null_note(window: Window, count: int) -> tuple[str, ...]:
     return (f'{rows} no value in {window.column}: {fate} (on_null_cursor = "{window.on_null}")',)
 
 
+def check_watermark(session: SqlSession, plan: LoadPlan) -> None:
+    """With the target locked: the window must begin where the last load ended.
+
+    The plan was made before the lock. A run that committed in between has loaded the same window,
+    and an append would have it twice.
+    """
+    if plan.watermark is None:
+        return
+    for load in plan.tables:
+        if last_watermark(session, plan.run.pipeline, load.table) != plan.continues:
+            raise PlanStale(
+                "another run has loaded since this one was planned",
+                why="the stored watermark is not the one that the window begins at",
+                kept="nothing was committed",
+                remedy="run it again",
+                place=str(load.table),
+            )
+
+
 def was_committed(session: SqlSession, run_id: str) -> bool:
     return bool(session.query(session.marks("select 1 from _penstock.loads where run = ?"), (run_id,)))
 
 
 def last_watermark(session: SqlSession, pipeline: str, table: TableName) -> str | None:
+    """Where the pipeline's last load into the table ended. One row, replaced by every commit: the
+    newest of many would be chosen by somebody's clock."""
     rows = session.query(
-        session.marks(
-            "select watermark from _penstock.loads where pipeline = ? and target = ? and watermark is not null"
-            " order by run desc limit 1"
-        ),
-        (pipeline, str(table)),
+        session.marks("select watermark from _penstock.tables where target = ? and pipeline = ?"),
+        (str(table), pipeline),
     )
     return rows[0][0] if rows else None
 
 
-def owner_of(session: SqlSession, table: TableName) -> str | None:
+def owners_of(session: SqlSession, table: TableName) -> frozenset[str]:
+    """All pipelines that have loaded into the table."""
     rows = session.query(session.marks("select pipeline from _penstock.tables where target = ?"), (str(table),))
-    return rows[0][0] if rows else None
+    return frozenset(row[0] for row in rows)
 
 
 def remembered(session: SqlSession, table: TableName) -> dict[str, tuple[str, str, Logical | None]]:

@@ -2,19 +2,21 @@
 
 The job runs in a thread of its own so that Ctrl-C reaches the driver at once. Whatever ends the
 wait early, the run's jobs are cancelled and its workers are free or gone before it returns:
-whoever sweeps the staging afterwards must not race with a writer.
+whoever sweeps the staging afterwards must not race with a writer. The counters are gone then too;
+those of a driver that was killed are swept by the next session.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -22,13 +24,15 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 from penstock.backends.base import Progress, Receipt, RunContext
 from penstock.engine import status
-from penstock.engine.task import folder_of, record_in, start_time
+from penstock.engine.task import folder_of, record_in, replace_text
 from penstock.errors import Cancelled, LinkLost, PenstockError, SparkError, from_record
+from penstock.observe.process import start_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 POLL_SECONDS = 0.1
+DRIVER = "driver.json"  # whose run the counters are
 CANCEL_SECONDS = 4.0  # then workers that are still busy are killed; five seconds is the promise
 
 Explain = Callable[[BaseException], PenstockError | None]  # an error of the user's own transform, if it is one
@@ -53,6 +57,14 @@ class Job:
         """Run it. Raises the first error record of any task, or what Spark says in one line."""
         folder = folder_of(self.run)
         folder.mkdir(parents=True, exist_ok=True)
+        try:
+            pid = os.getpid()
+            replace_text(folder / DRIVER, json.dumps({"pid": pid, "started": start_of(pid), "host": socket.gethostname()}))
+            return self._receipts(folder)
+        finally:
+            remove(folder)
+
+    def _receipts(self, folder: Path) -> list[Receipt]:
         worker = threading.Thread(target=self._collect, name=f"penstock-{self.run.run_id}", daemon=True)
         try:
             with _terminate_as_interrupt():
@@ -65,6 +77,7 @@ class Job:
                 raise Cancelled("the run was cancelled", kept="nothing was committed") from None
             raise
         if self._error is not None:
+            self._cancel()  # one task has failed for good; Spark may not have ended the others yet
             self._watch(folder)  # a task may have told why just before Spark gave up
             self._fail(self._error)
         receipts = [self._receipt(json.loads(line)) for line in self._lines]
@@ -124,7 +137,8 @@ class Job:
         while busy(folder):
             if time.monotonic() > deadline:
                 for pid in busy(folder):
-                    os.kill(pid, signal.SIGKILL)
+                    with suppress(ProcessLookupError):
+                        os.kill(pid, signal.SIGKILL)
                 deadline = time.monotonic() + 1.0
             time.sleep(POLL_SECONDS / 2)
 
@@ -170,8 +184,26 @@ def busy(folder: Path) -> list[int]:
     return [
         state["pid"]
         for state in counters(folder)
-        if not state["done"] and state["host"] == here and start_time(state["pid"]) == state["started"]
+        if not state["done"] and state["host"] == here and start_of(state["pid"]) == state["started"]
     ]
+
+
+def remove(folder: Path) -> None:
+    """Remove a run's counters, and its folder around them unless something else is in it."""
+    shutil.rmtree(folder, ignore_errors=True)
+    with suppress(OSError):
+        folder.parent.rmdir()
+
+
+def sweep(parent: Path) -> None:
+    """Remove the counters of runs of this host whose driver is gone, and their workers with it."""
+    here = socket.gethostname()
+    for told in parent.glob(f"*/tasks/{DRIVER}"):
+        with suppress(FileNotFoundError):  # its run may end at this moment
+            driver = json.loads(told.read_text())
+            gone = driver["host"] == here and start_of(driver["pid"]) != driver["started"]
+            if gone and not busy(told.parent):
+                remove(told.parent)
 
 
 @contextmanager

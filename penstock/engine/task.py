@@ -16,6 +16,7 @@ import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ import pyarrow as pa
 
 from penstock.backends.base import Partition, RunContext, Sink, as_record
 from penstock.errors import DataError, Kind, PenstockError
+from penstock.observe.process import start_of
 from penstock.schema import Column
 
 MARK = "PENSTOCK-ERROR "  # before the JSON of a transient error in the text that Spark carries
@@ -68,13 +70,10 @@ def folder_of(run: RunContext) -> Path:
     return run.staging / "tasks"
 
 
-def start_time(pid: int) -> int:
-    """When a process started, in the kernel's ticks: with the pid it names a process for good; 0 if gone."""
-    try:
-        stat = Path("/proc", str(pid), "stat").read_text()
-    except (FileNotFoundError, ProcessLookupError):
-        return 0
-    return int(stat.rpartition(")")[2].split()[19])
+@cache
+def _started(pid: int) -> str | None:
+    """Asked once in each worker: where there is no /proc, another process is started to answer."""
+    return start_of(pid)
 
 
 @dataclass
@@ -109,7 +108,7 @@ class Counter:
 
     def write(self) -> None:
         pid = os.getpid()
-        state = {"pid": pid, "started": start_time(pid), "host": socket.gethostname()}
+        state = {"pid": pid, "started": _started(pid), "host": socket.gethostname()}
         state |= {"rows": self.rows, "bytes": self.bytes, "done": self.done}
         replace_text(self.path, json.dumps(state))
         self.written = time.monotonic()

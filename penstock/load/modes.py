@@ -9,7 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+import sqlglot
+
 from penstock.backends.base import RAW, STAGED, Check, Dialect, Execute, StagedColumn, Step
+from penstock.errors import PlanRefused
 from penstock.project.model import Pipeline
 from penstock.schema import ColumnDef, TableName
 
@@ -35,6 +38,7 @@ class Statement:
     indexed: bool = False  # the target has a key of its own
     identity: tuple[str, ...] = ()
     full_refresh: bool = False
+    tracked: tuple[str, ...] = ()  # scd2: the columns whose change makes a version
 
     @property
     def target(self) -> str:
@@ -93,7 +97,7 @@ def staged_view(statement: Statement) -> Execute:
         names = statement.listed(statement.names)
         body = (
             f"select {names} from (\nselect {names}, row_number() over (partition by {statement.listed(statement.keys)}"
-            f" order by {statement.pipeline.order_by}) as _penstock_rank\nfrom ({body}) as decoded) as ranked"
+            f" order by {_ordering(statement)}) as _penstock_rank\nfrom ({body}) as decoded) as ranked"
             "\nwhere _penstock_rank = 1"
         )
     return Execute(f"create temporary view {STAGED} as\n{body}")
@@ -103,6 +107,26 @@ def _decoded(statement: Statement, staged: StagedColumn) -> str:
     value = staged.native.decode.replace("{}", statement.dialect.quote(staged.column.name))
     # Under the column's own collation two spellings may be one key: so they must be here.
     return f"({value}) collate {staged.native.collation}" if staged.native.collation else value
+
+
+def _ordering(statement: Statement) -> str:
+    """The user's `order_by`, with NULL last where it does not say: a row without a time never wins."""
+    given, dialect = statement.pipeline.order_by or "", statement.dialect.sqlglot
+    try:
+        parsed = sqlglot.parse_one(f"select 1 order by {given}", dialect=dialect)
+    except sqlglot.errors.ParseError as error:
+        raise PlanRefused(
+            f"order_by = {given!r} is not an ordering",
+            kept="nothing was touched",
+            remedy='columns of the result, as in order_by = "updated_at desc, id"',
+            place=statement.pipeline.place,
+        ) from error
+    if "nulls " in given.lower():
+        return given
+    return ", ".join(
+        f"{term.this.sql(dialect=dialect)}{' desc' if term.args.get('desc') else ''} nulls last"
+        for term in parsed.args["order"].expressions
+    )
 
 
 # ---------------------------------------------------------------- checks
@@ -235,10 +259,6 @@ def merge(statement: Statement) -> list[Step]:
     return [*_merge_deletes(statement), *(_update_changed(statement) if in_place else _replace_changed(statement))]
 
 
-def _values(statement: Statement) -> tuple[str, ...]:
-    return tuple(name for name in statement.names if name not in statement.keys)
-
-
 def _changed(statement: Statement) -> str:
     """True where the staged row is not what the target has, by representation."""
     changed = statement.differs(statement.names, "t", "s")
@@ -339,7 +359,7 @@ def scd2(statement: Statement) -> list[Step]:
     """Half-open `[valid_from, valid_to)`; an open row has valid_to NULL."""
     quote = statement.dialect.quote
     pipeline = statement.pipeline
-    tracked = pipeline.track or tuple(n for n in _values(statement) if n not in pipeline.ignore)
+    tracked = statement.tracked
     # One reading of the target's clock for the whole load: two would leave gaps between versions.
     steps: list[Step] = [Execute(f"create temporary table {NOW} as select {statement.dialect.now()} as ts")]
     now = f"(select ts from {NOW})"

@@ -46,9 +46,11 @@ class LoadRequest:
     table: TableName
     run: RunContext
     watermark: str | None = None
+    continues: str | None = None
     as_text: frozenset[str] = frozenset()
     full_refresh: bool = False
     native: bool = False  # the source is read by a statement of the target
+    by_attempt: bool = False  # a transform: see LoadPlan
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,10 +107,11 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         metadata=metadata,
         raw=request.native,
     )
-    refusals = [*columns.refusals, *_table_refusals(pipeline, existing, table)]
+    refusals = [*columns.refusals, *_table_refusals(request, existing, table)]
     refusals += check_names([*columns.names, *(c.name for c in metadata)], table, capabilities)
     keys = keys_in(request.keys, pipeline.columns)
     refusals += _key_refusals(pipeline, keys, columns, request.schema)
+    refusals += _unknown_columns(pipeline, columns)
     statement = Statement(
         pipeline,
         target.dialect,
@@ -120,6 +123,7 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         indexed=bool(existing and existing.primary_key),
         identity=columns.identity,
         full_refresh=request.full_refresh,
+        tracked=_tracked(pipeline, columns, keys),
     )
     schema_ddl = _schema_ddl(statement, target)
     adopt = _adopted(request, columns, metadata, statement, capabilities)
@@ -138,8 +142,9 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         request.run,
         (table_load,),
         request.watermark,
+        request.continues,
         keys,
-        materialize=pipeline.mode != "append" or any(c.native.valid for c in columns.columns),
+        by_attempt=request.by_attempt,
     )
     rendered = [line for item in (*ddl, *adopt) for line in target.render(item)]
     return PlannedLoad(
@@ -170,14 +175,22 @@ def _require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
         refuse(f"{title} runs no SQL of its own", "use `transform`")
 
 
-def _table_refusals(pipeline: Pipeline, existing: TargetTable | None, table: TableName) -> list[str]:
+def _table_refusals(request: LoadRequest, existing: TargetTable | None, table: TableName) -> list[str]:
     if existing is None:
         return []
+    pipeline = request.pipeline
     findings = list(existing.refusals)
-    removes = pipeline.mode == "truncate" or pipeline.deletes != "none"
-    if removes and existing.owner not in (None, pipeline.name) and not pipeline.delete_scope:
+    refreshes = request.full_refresh and pipeline.mode == "append"
+    others = existing.owners - {pipeline.name}
+    if (
+        (pipeline.mode == "truncate" or pipeline.deletes != "none" or refreshes)
+        and others
+        and not pipeline.delete_scope
+    ):
         # Two pipelines that each delete what the other brought would empty the table in turns.
-        findings.append(f"{table} belongs to pipeline {existing.owner}; a second one that deletes needs a delete_scope")
+        findings.append(
+            f"{table} is loaded by pipeline {', '.join(sorted(others))} too; one that deletes needs a delete_scope"
+        )
     return findings
 
 
@@ -191,6 +204,21 @@ def _key_refusals(pipeline: Pipeline, keys: Sequence[str], columns: ColumnsPlan,
         f"key column {key} is not among the columns that are loaded ({', '.join(schema.names)})"
         for key in keys
         if key not in planned
+    ]
+
+
+def _tracked(pipeline: Pipeline, columns: ColumnsPlan, keys: Sequence[str]) -> tuple[str, ...]:
+    track, ignore = keys_in(pipeline.track, pipeline.columns), keys_in(pipeline.ignore, pipeline.columns)
+    values = [name for name in columns.names if name not in keys and name not in ignore]
+    return tuple(name for name in values if name in track or not track)
+
+
+def _unknown_columns(pipeline: Pipeline, columns: ColumnsPlan) -> list[str]:
+    return [
+        f"{option} names {name}, which is no column that is loaded"
+        for option, names in (("track", pipeline.track), ("ignore", pipeline.ignore))
+        for name in keys_in(names, pipeline.columns)
+        if name not in columns.names
     ]
 
 
@@ -219,6 +247,7 @@ def _adopted(
         statement.exists
         or not capabilities.many_writers
         or request.native
+        or request.by_attempt
         or pipeline.mode == "scd2"
         or pipeline.transforms_pre
         or pipeline.order_by
@@ -276,6 +305,6 @@ def _sequence_steps(pipeline: Pipeline, statement: Statement, columns: ColumnsPl
         return []
     return [
         Execute(sql)
-        for name in columns.identity
+        for name in columns.numbered
         if name in columns.names and (sql := statement.dialect.reset_sequence(statement.table, name))
     ]

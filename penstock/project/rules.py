@@ -129,6 +129,13 @@ def _incremental(p: Pipeline) -> Iterator[Finding]:
             why="every row outside the window would count as vanished",
             remedy="leave incremental out, or say which rows of the target the window covers: delete_scope",
         )
+    if p.mode == "append" and p.on_null_cursor == "include":
+        yield Finding(
+            "on_null_cursor",
+            'on_null_cursor = "include" needs mode merge or scd2',
+            why="rows without a cursor value are read at every run, and append would add them every time",
+            remedy='mode = "merge", or on_null_cursor = "skip"',
+        )
     if p.mode == "append" and p.lag is None:
         yield Finding(
             "incremental",

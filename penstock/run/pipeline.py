@@ -143,6 +143,7 @@ class _Attempt:
         self.as_text = as_text
         self.run = _context(job.project, job.pipeline)
         self.started = time.monotonic()
+        self.committed: LoadResult | None = None
 
     def go(self) -> RunRecord:
         record = self._record()
@@ -161,6 +162,15 @@ class _Attempt:
                 prepared.planned.require(self.pipeline.place)
                 result, size = self._load(prepared)
         except BaseException as error:
+            if self.committed is not None:
+                # Stopped after the COMMIT: the rows are there, and whoever runs it again must know.
+                self.store.finish_run(self.run.run_id, "done", **(figures | _counts(self.committed)))
+                raise Cancelled(
+                    "the run was stopped after its commit",
+                    kept=f"the load is committed: {self.committed.rows} rows",
+                    remedy="do not run it again for the same rows",
+                    place=self.pipeline.name,
+                ) from error
             stopped = isinstance(error, (KeyboardInterrupt, Cancelled, SystemExit))
             known = error if isinstance(error, PenstockError) else {"error": type(error).__name__, "what": ""}
             self.store.finish_run(self.run.run_id, "cancelled" if stopped else "failed", error=known, **figures)
@@ -168,13 +178,8 @@ class _Attempt:
         # If we died here: the load is committed and the history says "running"; the next start
         # marks it interrupted, and the target's own `_penstock.loads` has the truth.
         failpoint("run.finish")
-        figures |= {
-            "rows": result.rows,
-            "inserted": result.inserted,
-            "updated": result.updated,
-            "deleted": result.deleted,
-            "bytes": size,
-        }
+        figures |= _counts(result)
+        figures["bytes"] = size
         self.tell("done", result.rows, size)
         return self.store.finish_run(self.run.run_id, "done", **figures)
 
@@ -220,7 +225,9 @@ class _Attempt:
             load.abort()
             raise _final(error, prepared) from error
         except BaseException:
-            load.abort()
+            self.committed = load.result
+            if load.result is None:
+                load.abort()
             raise
         finally:
             load.close()
@@ -255,6 +262,15 @@ def _figures(prepared: Prepared) -> Figures:
         "path": prepared.path,
         "partitions": len(prepared.split.partitions),
         "plan": json.dumps(prepared.plan().to_record()),
+    }
+
+
+def _counts(result: LoadResult) -> Figures:
+    return {
+        "rows": result.rows,
+        "inserted": result.inserted,
+        "updated": result.updated,
+        "deleted": result.deleted,
     }
 
 

@@ -130,7 +130,24 @@ def source_tables(project: Project, pipeline: Pipeline) -> list[str | None]:
             remedy=f"penstock tables list {pipeline.source}",
             place=pipeline.place,
         )
+    _check_targets(pipeline, matched)
     return [str(name) for name in matched]
+
+
+def _check_targets(pipeline: Pipeline, tables: list[TableName]) -> None:
+    """Two source tables must not take turns in one target."""
+    seen: dict[str, TableName] = {}
+    for name in tables:
+        target = str(pipeline.target_table(name)).lower()
+        if target in seen:
+            raise PlanRefused(
+                f"{seen[target]} and {name} would both be loaded into {target}",
+                why="the target does not tell their schemas apart",
+                kept="nothing was touched",
+                remedy='put the schema into the target: target = "warehouse.{schema}.{table}"',
+                place=pipeline.place,
+            )
+        seen[target] = name
 
 
 def match_tables(patterns: tuple[str, ...], names: list[TableName]) -> list[TableName]:
@@ -179,7 +196,10 @@ def prepare(
         schema = source.schema()
         keys = pipeline.keys or source.primary_key()
         target_table = target.qualify(pipeline.target_table(table))
-        window = _window(pipeline, source, target, target_table, options)
+        stored = target.watermark(pipeline.name, target_table) if pipeline.incremental else None
+        # A target that was dropped, or is refreshed, is filled from the beginning.
+        afresh = options.full_refresh or target.inspect(target_table) is None
+        window = _window(pipeline, source, None if afresh else stored)
         transform = None
         want = pipeline.parallel or project.spark.parallel or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
         split: Split | None = None
@@ -196,15 +216,18 @@ def prepare(
                 target_table,
                 run,
                 _watermark(window),
+                stored,
                 as_text,
                 options.full_refresh,
                 native=path == "native",
+                by_attempt=path == "spark",
             ),
             target,
             found.target_backend.capabilities,
         )
         if path == "native" and not planned.refused and not planned.refusals:
-            planned = planned.reading(source.select_sql([_native_read(s) for s in planned.columns], window))
+            reads = [_native_read(staged, target.dialect.text_type) for staged in planned.columns]
+            planned = planned.reading(source.select_sql(reads, window))
             split = Split((), "the statement runs inside the database")
         elif split is None:
             read = [staged.column.renamed(staged.source) for staged in planned.columns]
@@ -232,7 +255,9 @@ def _check_limit(pipeline: Pipeline, options: RunOptions) -> None:
         return
     reasons = {
         "the watermark would pass rows that were not read": pipeline.incremental is not None,
-        "rows that were not read would count as vanished": pipeline.deletes != "none" or pipeline.mode == "truncate",
+        "rows that were not read would count as vanished": pipeline.deletes != "none"
+        or pipeline.mode == "truncate"
+        or options.full_refresh,
     }
     for why, applies in reasons.items():
         if applies:
@@ -245,10 +270,11 @@ def _check_limit(pipeline: Pipeline, options: RunOptions) -> None:
             )
 
 
-def _native_read(staged: StagedColumn) -> tuple[Column, str]:
+def _native_read(staged: StagedColumn, text_type: str) -> tuple[Column, str]:
     """A column that a cast checks comes as it would be staged; every other one as the database has it."""
     column = staged.column.renamed(staged.source)
-    if staged.native.valid and column.logical is not None:
+    if column.logical is not None and (staged.native.valid or staged.native.sql == text_type):
+        # As text, and as the same text that the other paths would stage.
         column = replace(column, logical=None)
     return column, staged.column.name
 
@@ -296,11 +322,10 @@ def _transform(project: Project, pipeline: Pipeline, split: Split, schema: Schem
 # ---------------------------------------------------------------- incremental
 
 
-def _window(pipeline: Pipeline, source: Source, target: Target, table: TableName, options: RunOptions) -> Window | None:
+def _window(pipeline: Pipeline, source: Source, stored: str | None) -> Window | None:
     """`[last upper, upper)`; the upper bound is fixed on the source, at its one moment."""
     if pipeline.incremental is None:
         return None
-    stored = None if options.full_refresh else target.watermark(pipeline.name, table)
     lower = _lower(pipeline, stored) if stored else None
     upper = source.upper(Cursor(pipeline.incremental, pipeline.lag, pipeline.cursor_timezone, lower))
     return Window(pipeline.incremental, lower, upper, pipeline.on_null_cursor)

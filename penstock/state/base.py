@@ -15,7 +15,7 @@ from types import TracebackType
 from typing import Any, Literal, Self, TypedDict, Unpack
 
 from penstock.errors import PenstockError, StateError
-from penstock.state.process import start_of
+from penstock.observe.process import start_of
 
 RunState = Literal["running", "done", "failed", "cancelled", "interrupted"]
 

@@ -62,8 +62,10 @@ class PostgresDialect(Dialect):
     def reset_sequence(self, table: TableName, column: str) -> str:
         sequence = f"pg_catalog.pg_get_serial_sequence({literal(qualified(table))}, {literal(column)})"
         name = identifier(column)
+        # Never back: the application may have drawn higher numbers than the table holds.
         return (
-            f"select pg_catalog.setval({sequence}, highest) from (select max({name}) as highest"
+            f"select pg_catalog.setval({sequence}, greatest(highest, coalesce(pg_catalog.pg_sequence_last_value("
+            f"{sequence}::pg_catalog.regclass), highest))) from (select max({name})::pg_catalog.int8 as highest"
             f" from {qualified(table)}) as loaded where highest is not null and {sequence} is not null"
         )
 

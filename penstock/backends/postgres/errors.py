@@ -158,6 +158,8 @@ def refused(
             place=place,
             remedy="read with a plain SELECT",
         )
+    if state == "P0001":  # its author's words, which may quote values
+        return side("a trigger or function raised an error", why="its text is in the server's log", place=place)
     why = _primary(error, conninfo)
     if statement is not None:
         position = _position(error)

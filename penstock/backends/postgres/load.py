@@ -22,8 +22,8 @@ from penstock.backends.postgres.encode import Wire
 from penstock.backends.postgres.errors import refused
 from penstock.backends.postgres.native import staging_type
 from penstock.backends.postgres.query import trimmed
-from penstock.backends.postgres.sink import PostgresSink
-from penstock.backends.sql import Counts, check_staged, record_load, result, run_steps, was_committed
+from penstock.backends.postgres.sink import PART, PostgresSink
+from penstock.backends.sql import Counts, check_staged, check_watermark, record_load, result, run_steps, was_committed
 from penstock.errors import LinkLost, PenstockError, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import CreateTable
@@ -43,7 +43,6 @@ class PostgresLoad(Load):
         self._config = config
         self._plan = plan
         self._conninfo = config.conninfo()
-        self._committed = False
         self._closed = False
         self._session = self._connect()
         try:
@@ -84,6 +83,8 @@ class PostgresLoad(Load):
                 self._session.execute(create_table(adopted[0], name, with_key=False))
                 continue
             columns = ", ".join(f"{identifier(w.column.name)} {w.staged}" for w in wires(load))
+            if self._plan.by_attempt:
+                columns += f", {PART} bigint not null"
             self._session.execute(f"create unlogged table {name} ({columns}) with (autovacuum_enabled = false)")
 
     # ------------------------------------------------------------ tasks
@@ -101,6 +102,7 @@ class PostgresLoad(Load):
             wires=wires(load),
             keys=self._plan.key_columns,
             place=str(load.table),
+            by_attempt=self._plan.by_attempt,
         )
 
     # ------------------------------------------------------------ the commit
@@ -115,6 +117,8 @@ class PostgresLoad(Load):
         session.execute(f"set local work_mem = {literal(WORK_MEM)}")
         try:
             failpoint("commit.begin")
+            self._lock_targets()
+            check_watermark(session, self._plan)
             for number, load in enumerate(self._plan.tables):
                 staged[number] = self._bring_in(number, load, receipts, counts)
             record_load(session, self._plan, staged)
@@ -122,29 +126,26 @@ class PostgresLoad(Load):
         except BaseException:
             self._roll_back()
             raise
-        self._send_commit()
-        self._committed = True
+        done = result(counts, sum(staged.values()))
+        self._send_commit(done)
         failpoint("commit.done")
         self._clean_up()
-        return result(counts, sum(staged.values()))
+        return done
 
     def _bring_in(self, number: int, load: TableLoad, receipts: Sequence[Receipt], counts: Counts) -> int:
         session = self._session
-        self._make_raw(number)
+        self._make_raw(number, receipts)
         rows = int(session.query(f"select count(*) from {RAW}")[0][0])
         if self._plan.native_query is None:
             check_staged(load, rows, [receipt for receipt in receipts if receipt.table == number])
         if load.adopt:
             self._adopt(number, load)
             counts.add("inserted", rows)
-        elif load.lock and session.query("select to_regclass(%s)", (qualified(load.table),))[0][0] is not None:
-            # Other writers wait: a merge without a unique index races with them otherwise.
-            session.execute(f"lock table {qualified(load.table)} in share row exclusive mode")
         run_steps(session, load, counts, savepoints=True)
         self._drop_raw()
         return rows
 
-    def _make_raw(self, number: int) -> None:
+    def _make_raw(self, number: int, receipts: Sequence[Receipt]) -> None:
         if self._plan.native_query is None:
             staging = f"_penstock.{identifier(leases.staging_name(self._plan.run.run_id, number))}"
             if self._session.query("select to_regclass(%s)", (staging,))[0][0] is None:
@@ -154,11 +155,32 @@ class PostgresLoad(Load):
                     remedy="run it again",
                     place=str(self._plan.tables[number].table),
                 )
-            self._session.execute(f"create temp view {RAW} as select * from {staging}")
+            columns = ", ".join(identifier(s.column.name) for s in self._plan.tables[number].columns)
+            sql = f"create temp view {RAW} as select {columns} from {staging}"
+            if self._plan.by_attempt:
+                # What an attempt has staged that Spark then called failed must not count.
+                parts = ", ".join(str(receipt.part) for receipt in receipts if receipt.table == number)
+                sql += f" where {PART} = any ('{{{parts}}}'::pg_catalog.int8[])"
+            self._session.execute(sql)
             return
         query = trimmed(self._plan.native_query)
-        kind = "temp table" if self._plan.materialize else "temp view"
-        self._session.execute(f"create {kind} {RAW} as\n{query}")
+        self._session.execute(f"create temp table {RAW} as\n{query}\nwith no data")
+        # A source is only read, here too: a function that writes is refused. Released, the
+        # savepoint gives the transaction back its own mode.
+        self._session.execute("savepoint penstock_read")
+        self._session.execute("set transaction read only")
+        self._session.execute(f"insert into {RAW}\n{query}")
+        self._session.execute("release savepoint penstock_read")
+
+    def _lock_targets(self) -> None:
+        """Before the first look at anything, which would fix a native load's snapshot.
+
+        A merge without a unique index races with other writers, and a row that they add after the
+        snapshot would not be seen.
+        """
+        for load in self._plan.tables:
+            if load.lock and not load.adopt:
+                self._session.execute(f"lock table {qualified(load.table)} in share row exclusive mode")
 
     def _drop_raw(self) -> None:
         """The next table needs the names, and a view left behind would hold the staging table."""
@@ -186,7 +208,7 @@ class PostgresLoad(Load):
                 key = ", ".join(identifier(name) for name in ddl.primary_key)
                 session.execute(f"alter table {schema}.{identifier(ddl.table.table)} add primary key ({key})")
 
-    def _send_commit(self) -> None:
+    def _send_commit(self, done: LoadResult) -> None:
         try:
             self._session.connection.execute("commit")
         except psycopg.Error as error:
@@ -195,8 +217,17 @@ class PostgresLoad(Load):
                 self._roll_back()
                 raise refused(error, self._conninfo, side=TargetError) from error
             self._look_for_answer(error)
+        except BaseException as stop:
+            # An interrupt while the answer was on its way: the load may be there all the same.
+            try:
+                self._look_for_answer(stop)
+            except LinkLost:
+                raise stop from None
+            self.result = done
+            raise
+        self.result = done
 
-    def _look_for_answer(self, error: psycopg.Error) -> None:
+    def _look_for_answer(self, error: BaseException) -> None:
         """COMMIT was sent, its answer is lost. Only the target knows."""
         old = self._session.connection.info.backend_pid if not self._session.connection.closed else self._backend
         self._session.connection.close()
@@ -263,7 +294,7 @@ class PostgresLoad(Load):
     # ------------------------------------------------------------ the ways out
 
     def abort(self) -> None:
-        if self._committed or self._closed:
+        if self.result is not None or self._closed:
             return
         try:
             self._roll_back()

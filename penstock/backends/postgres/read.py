@@ -26,6 +26,7 @@ from penstock.errors import PenstockError, PlanRefused, SourceError
 from penstock.schema import Column, Logical, Schema, TableName
 
 TEXT = "text"
+READ_SUFFIX = ":read"  # of the application name of sessions that only read
 READABLE = {"r": "table", "p": "partitioned table", "v": "view", "m": "materialized view", "f": "foreign table"}
 
 
@@ -41,7 +42,7 @@ class PostgresSource(Source):
         self._max_connections = config.max_connections
         self._without_cursor: tuple[str, ...] = ()
         self._query = trimmed(request.query) if request.query is not None else None
-        self._holder = Holder(self._conninfo, run.application_name)
+        self._holder = Holder(self._conninfo, f"{run.application_name}{READ_SUFFIX}")
         try:
             self._relation = self._find(request.table) if request.table is not None else None
             self._described = self._describe()
@@ -98,7 +99,7 @@ class PostgresSource(Source):
             tuple(
                 PostgresPartition(
                     conninfo=self._conninfo,
-                    application=self._run.application_name,
+                    application=f"{self._run.application_name}{READ_SUFFIX}",
                     moment=self._holder.moment,
                     sql=piece.sql,
                     columns=tuple(columns),
@@ -115,19 +116,18 @@ class PostgresSource(Source):
         )
 
     def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
-        own = self.schema()
-        select = ", ".join(
-            (
-                f"q.{identifier(column.name)}"
-                if (column.type, column.logical) == (own[column.name].type, own[column.name].logical)
-                else read_expression(
-                    self._type_of(column.name, "columns"), column, f"q.{identifier(column.name)}", "''"
-                )
-            )
-            + f" as {identifier(name)}"
-            for column, name in columns
-        )
+        select = ", ".join(f"{self._native(column)} as {identifier(name)}" for column, name in columns)
         return self._inside(select, window).sql(limit=self._request.limit)
+
+    def _native(self, column: Column) -> str:
+        own, value = self.schema()[column.name], f"q.{identifier(column.name)}"
+        type_ = self._type_of(column.name, "columns")
+        if type_.built_in and type_.name == "bpchar":
+            # A cast to text would cut the padding, which every other path keeps.
+            return f"pg_catalog.textin(pg_catalog.bpcharout({value}))"
+        if (column.type, column.logical) == (own.type, own.logical):
+            return value
+        return read_expression(type_, column, value, "''")
 
     def upper(self, cursor: Cursor) -> str:
         type_ = self._type_of(cursor.column, "incremental")

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pyarrow as pa
 
 from penstock.backends.base import Receipt, Sink
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
 
 # Sent rows may be ahead of the row that the server complains about, by what the sockets hold.
 BATCHES_REMEMBERED = 8
+PART = "_penstock_part"
 
 
 @dataclass(slots=True)
@@ -53,6 +55,7 @@ class PostgresSink(Sink):
     wires: tuple[Wire, ...]
     keys: tuple[str, ...]
     place: str  # the target's name, for errors
+    by_attempt: bool = False  # every row carries its part: only some parts will count
 
     def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
         try:
@@ -74,7 +77,7 @@ class PostgresSink(Sink):
             )
             if not cursor.fetchall():
                 return self._existing(cursor, part)
-            feed = self._ingest(cursor, batches)
+            feed = self._ingest(cursor, part, batches)
             cursor.execute(
                 "update _penstock.receipts set rows = $1, bytes = $2 where run = $3 and tbl = $4 and part = $5",
                 (feed.rows, feed.bytes, self.run_id, self.table, part),
@@ -95,9 +98,12 @@ class PostgresSink(Sink):
             raise self._lost("its receipt was removed")
         return Receipt(self.table, part, row[0], row[1], pid=row[2])
 
-    def _ingest(self, cursor: adbc.Cursor, batches: Iterator[pa.RecordBatch]) -> _Feed:
+    def _ingest(self, cursor: adbc.Cursor, part: int, batches: Iterator[pa.RecordBatch]) -> _Feed:
         feed = _Feed()
-        reader = pa.RecordBatchReader.from_batches(wire_schema(self.wires), self._encoded(batches, feed))
+        schema = wire_schema(self.wires)
+        if self.by_attempt:
+            schema = schema.append(pa.field(PART, pa.int64()))
+        reader = pa.RecordBatchReader.from_batches(schema, self._encoded(part, batches, feed))
         try:
             cursor.adbc_ingest(self.staging, reader, mode="append", db_schema_name="_penstock")
         except DRIVER_ERRORS as error:
@@ -107,16 +113,20 @@ class PostgresSink(Sink):
             raise self._mapped(error, feed) from None
         return feed
 
-    def _encoded(self, batches: Iterator[pa.RecordBatch], feed: _Feed) -> Iterator[pa.RecordBatch]:
+    def _encoded(self, part: int, batches: Iterator[pa.RecordBatch], feed: _Feed) -> Iterator[pa.RecordBatch]:
         try:
             for batch in batches:
                 if batch.num_rows == 0:
                     continue
                 encoded = encode_batch(batch, self.wires, self.keys, self.place)
                 known = [name for name in self.keys if name in batch.schema.names]
-                feed.keys.append((feed.rows, batch.select(known)))
+                # Copied: a slice would keep the whole batch alive for its keys.
+                feed.keys.append((feed.rows, batch.select(known).take(np.arange(batch.num_rows))))
                 feed.rows += batch.num_rows
                 feed.bytes += batch.nbytes
+                if self.by_attempt:
+                    column = pa.repeat(pa.scalar(part, pa.int64()), batch.num_rows)
+                    encoded = encoded.append_column(PART, column)
                 yield encoded
         except BaseException as error:
             feed.error = error

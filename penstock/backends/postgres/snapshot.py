@@ -23,8 +23,8 @@ _OPEN_TRANSACTIONS = """
 select least(
          (select min(xact_start) from pg_catalog.pg_stat_activity
           where pid <> pg_catalog.pg_backend_pid() and datname = pg_catalog.current_database()
-            and backend_type = 'client backend' and xact_start is not null
-            and application_name not like 'penstock:%'),
+            and backend_type not in ('autovacuum worker', 'walsender') and xact_start is not null
+            and application_name not like 'penstock:%:read'),
          (select min(prepared) from pg_catalog.pg_prepared_xacts where database = pg_catalog.current_database()),
          case when pg_catalog.pg_is_in_recovery() then pg_catalog.pg_last_xact_replay_timestamp() end,
          pg_catalog.clock_timestamp())::pg_catalog.text,

@@ -75,23 +75,30 @@ def upper_bound(holder: Holder, source: str, cursor: Cursor, type_: PgType) -> s
 def _settled_bound(holder: Holder, source: str, cursor: Cursor, type_: PgType) -> str:
     if type_.name in INTEGERS:
         return _upper_integer(holder, source, cursor, type_)
-    if type_.name == "timestamp" and cursor.timezone is None:
+    if type_.name != "timestamptz" and cursor.timezone is None:
         raise PlanRefused(
             f"the cursor {cursor.column!r} has no time zone",
-            why="a timestamp without time zone cannot be compared with the source's clock",
+            why=f"a {type_.spelling} cannot be compared with the source's clock",
             remedy='cursor_timezone = "UTC" (the zone its writers mean)',
         )
-    zone = cursor.timezone or "UTC"
+    if holder.blind and cursor.lag is None:
+        raise PlanRefused(
+            f"the cursor {cursor.column!r} needs a lag",
+            why="this user does not see other users' open transactions, which may still commit earlier rows",
+            remedy='lag = "5m" (longer than any transaction), or grant pg_read_all_stats to the user',
+        )
     moment = (
         f"({literal(holder.settled)}::pg_catalog.timestamptz - {literal(_interval(cursor.lag))}::pg_catalog.interval)"
     )
-    forms = {
-        "timestamptz": f"select ({moment})::pg_catalog.text",
-        "timestamp": f"select ({moment} at time zone {literal(zone)})::pg_catalog.text",
-        # The day that has begun is left for later: more rows of it may come.
-        "date": f"select ({moment} at time zone {literal(zone)})::pg_catalog.date::pg_catalog.text",
-    }
-    return str(holder.ask(forms[type_.name])[0][0])
+    if type_.name == "timestamptz":
+        return str(holder.ask(f"select ({moment})::pg_catalog.text")[0][0])
+    # When clocks are set back, an hour comes twice: what follows falls below what went before. The
+    # bound waits until no later moment of the next hours reads lower.
+    zone = literal(cursor.timezone or "")
+    ahead = f"(({moment} + interval '3 hours') at time zone {zone} - interval '3 hours')"
+    naive = f"least({moment} at time zone {zone}, {ahead})"
+    # Of a date, the day that has begun is left for later: more rows of it may come.
+    return str(holder.ask(f"select ({naive})::{type_.spelling}::pg_catalog.text")[0][0])
 
 
 def _upper_integer(holder: Holder, source: str, cursor: Cursor, type_: PgType) -> str:

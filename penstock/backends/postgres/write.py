@@ -18,7 +18,7 @@ from penstock.backends.postgres.dialect import PostgresDialect, qualified, rende
 from penstock.backends.postgres.errors import refused
 from penstock.backends.postgres.load import PostgresLoad
 from penstock.backends.postgres.native import Held
-from penstock.backends.sql import last_watermark, owner_of, remembered
+from penstock.backends.sql import last_watermark, owners_of, remembered
 from penstock.errors import PlanRefused, TargetError
 from penstock.schema import Column, CreateEnum, CreateSchema, Ddl, TableName
 from penstock.schema.columns import ENUM
@@ -102,6 +102,8 @@ class PostgresTarget(Target):
         columns = tuple(TargetColumn(row[0], type_.spelling, *row[3:]) for row, type_ in zip(rows, types, strict=True))
         notes = self._query_named(_NOTES, {"oid": found.oid})
         refusals = (_REFUSALS[found.kind],) if found.kind in _REFUSALS else ()
+        if self._session.query("select 1 from pg_rewrite where ev_class = %s and rulename <> '_RETURN'", (found.oid,)):
+            refusals = (*refusals, "it has rewrite rules, which may drop or change rows in silence")
         estimate = self._session.query("select reltuples::int8 from pg_class where oid = %s", (found.oid,))[0][0]
         return TargetTable(
             table,
@@ -109,7 +111,7 @@ class PostgresTarget(Target):
             catalog.primary_key(self._session.query, found.oid),
             tuple(note for (note,) in notes),
             refusals,
-            owner_of(self._session, table) if self._has_catalog("tables") else None,
+            owners_of(self._session, table) if self._has_catalog("tables") else frozenset(),
             frozenset(remembered(self._session, table)) if self._has_catalog("columns") else frozenset(),
             estimate if estimate >= 0 else None,
         )
@@ -118,7 +120,7 @@ class PostgresTarget(Target):
         return bool(self._session.query("select 1 from pg_namespace where nspname = %s", (schema,)))
 
     def watermark(self, pipeline: str, table: TableName) -> str | None:
-        if not self._has_catalog("loads"):
+        if not self._has_catalog("tables"):
             return None
         return last_watermark(self._session, pipeline, self.qualify(table))
 
