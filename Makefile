@@ -25,7 +25,7 @@ demo: setup
 	$(BIN)/penstock demo
 
 test: setup check
-	$(BIN)/pytest tests/conformance tests/e2e tests/faults
+	$(BIN)/pytest tests/conformance tests/e2e tests/faults tests/fuzz
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -50,6 +50,16 @@ bench: setup
 
 docs: setup
 	$(BIN)/python docs/generate.py
+
+# The full runs; `make test` has a part of the fuzzing and all of the others.
+faults: setup
+	$(BIN)/pytest tests/faults
+
+pairs: setup
+	$(BIN)/pytest tests/conformance/test_exactness.py tests/conformance/test_shapes.py tests/conformance/test_modes.py
+
+fuzz: setup
+	PENSTOCK_FUZZ_EXAMPLES=400 $(BIN)/pytest tests/fuzz --timeout 3600
 
 wheel: setup
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

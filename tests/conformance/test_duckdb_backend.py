@@ -638,6 +638,7 @@ def test_the_sweep_takes_dead_runs_and_spares_live_ones(files: Files) -> None:
     live = staging.StagingArea.create(base, files.run())
     dead = base / uuid.uuid4().hex
     dead.mkdir()
+    (dead / staging.TOKEN).write_text(dead.name)
     (dead / "t0-p0-x.parquet").write_text("left")
     (base / f"{dead.name}.lock").touch()
     plan = files.plan(INTS)
@@ -782,9 +783,9 @@ def test_a_lost_answer_to_commit_is_looked_up_not_repeated(files: Files, monkeyp
     # DuckDB answers the second COMMIT of a transaction with an error: the first has taken effect.
     again = load._send_commit  # type: ignore[attr-defined]
 
-    def twice(session: object) -> None:
+    def twice(session: object, *done: object) -> None:
         session.connection.execute("commit")  # type: ignore[attr-defined]
-        again(session)
+        again(session, *done)
 
     monkeypatch.setattr(load, "_send_commit", twice)
     assert load.commit([receipt]).inserted == 1

@@ -22,7 +22,7 @@ from sqlalchemy import Connection, text
 from penstock.errors import DataError, StateError
 from penstock.state import Event, RunRecord, Store, open_store
 from penstock.state.migrations import MIGRATIONS
-from penstock.state.process import start_of
+from penstock.observe.process import start_of
 from penstock.state.sql import SqlStore
 from penstock.testing.postgres import EmbeddedPostgres
 
