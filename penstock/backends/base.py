@@ -235,6 +235,8 @@ class Check:
     With `figures`, `what` and `why` are formatted with the first row (`{0}`, `{1}` …). With
     `labelled`, the first value of a row is a column's name: `what` is formatted with it, and the
     rows of that column become `keys`. Otherwise the rows become `keys`. Three keys at most.
+    `key` names staged columns: a target that can make them a key of what was staged, and is not
+    refused, has proved the check and may leave the query out.
     """
 
     sql: str
@@ -243,6 +245,7 @@ class Check:
     remedy: str = ""
     figures: bool = False
     labelled: bool = False
+    key: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

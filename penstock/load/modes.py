@@ -181,6 +181,7 @@ def duplicate_key_check(statement: Statement) -> Check:
         f"duplicate keys in the source ({', '.join(statement.keys)})",
         why="two rows of one load have the same key",
         remedy='say which wins with order_by = "updated_at desc", or choose other keys',
+        key=statement.keys,
     )
 
 
