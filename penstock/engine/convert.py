@@ -127,23 +127,19 @@ def _with_nulls_of(made: pa.Array, origin: pa.Array) -> pa.Array:
 
 
 def time_text(array: pa.Array) -> pa.StringArray:
-    """Time of day as `HH:MM:SS.ffffff` (nine digits for nanoseconds); 24:00:00 is a legal one."""
-    unit = DAY_MICROSECONDS * (1000 if array.type == pa.time64("ns") else 1)
-    if array.type not in (pa.time64("us"), pa.time64("ns")):
-        array = array.cast(pa.time64("us"))
+    """Time of day as `HH:MM:SS.ffffff`; 24:00:00 is a legal one."""
+    array = array.cast(pa.time64("us"))
     numbers = array.view(pa.int64())
-    midnight = pc.equal(numbers, unit)
+    midnight = pc.equal(numbers, DAY_MICROSECONDS)
     if not pc.any(midnight).as_py():
         return array.cast(pa.string())
     text = pc.if_else(midnight, pa.scalar(0, pa.int64()), numbers).view(array.type).cast(pa.string())
-    return pc.if_else(
-        midnight, pa.scalar("24" + "00:00:00.000000000"[2 : 15 if unit == DAY_MICROSECONDS else 18]), text
-    )
+    return pc.if_else(midnight, pa.scalar("24:00:00.000000"), text)
 
 
 def time_from_text(array: pa.StringArray, wanted: pa.DataType) -> pa.Array:
     """The time that `time_text` wrote; ArrowInvalid for any other text."""
-    pattern = r"^(?P<h>\d\d):(?P<m>[0-5]\d):(?P<s>[0-5]\d)\.(?P<f>\d{6,9})$"
+    pattern = r"^(?P<h>\d\d):(?P<m>[0-5]\d):(?P<s>[0-5]\d)\.(?P<f>\d{6})$"
     if pc.any(pc.invert(pc.match_substring_regex(array, pattern))).as_py():
         raise pa.ArrowInvalid("not a time of day")
     parts = pc.extract_regex(pc.fill_null(array, "00:00:00.000000"), pattern)
@@ -152,12 +148,8 @@ def time_from_text(array: pa.StringArray, wanted: pa.DataType) -> pa.Array:
         pc.multiply(pc.add(pc.multiply(hours.cast(pa.int64()), 60), minutes.cast(pa.int64())), 60),
         seconds.cast(pa.int64()),
     )
-    nanos = pc.utf8_rpad(fraction, width=9, padding="0").cast(pa.int64())
-    if wanted == pa.time64("ns"):
-        total = pc.add(pc.multiply(whole, 1_000_000_000), nanos)
-    else:
-        total = pc.add(pc.multiply(whole, 1_000_000), pc.divide(nanos, 1000))
-    timed = _with_nulls_of(total, array).view(pa.time64("ns" if wanted == pa.time64("ns") else "us"))
+    total = pc.add(pc.multiply(whole, 1_000_000), fraction.cast(pa.int64()))
+    timed = _with_nulls_of(total, array).view(pa.time64("us"))
     return timed if timed.type == wanted else timed.cast(wanted)
 
 

@@ -3,16 +3,22 @@
 PySpark would start a launcher JVM first, ask for a module that small Java runtimes lack, and let
 the JVM write to the user's terminal. Here the JVM's output goes to a file in the session's folder,
 Ctrl-C does not reach it (its process group is its own), and it ends when our end of its standard
-input closes, that is, also when this process is killed.
+input closes, that is, also when this process is killed. Only a JVM that is still starting may miss
+that, if its folder is taken away meanwhile: it is killed on every way out of here, and `sweep`
+kills the one of a driver that was killed itself before it removes the folder.
 """
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -23,9 +29,12 @@ from penstock.backends.registry import GROUP
 from penstock.engine.daemon import PRELOAD
 from penstock.engine.java import JavaHome
 from penstock.errors import DriverMissing, SparkError
+from penstock.observe.process import start_of
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.01
+KILL_SECONDS = 5.0
+IDENTITY = "jvm.json"  # in the session's folder: which process to end before the folder may go
 
 _OPENED = """
     java.lang java.lang.invoke java.lang.reflect java.io java.net java.nio java.util java.util.concurrent
@@ -131,11 +140,18 @@ def environment(project_root: Path) -> dict[str, str]:
     }
 
 
+_lock = threading.Lock()
+_processes: list[subprocess.Popen[bytes]] = []
+_closed = False
+
+
 def launch(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Jvm:
-    """Start the JVM and connect; returns when it answers."""
+    """Start the JVM and connect; returns when it answers. Whatever happens instead, the JVM is gone."""
     known = folder / "gateway"
     log = folder / "spark.log"
-    with log.open("ab") as output:
+    with log.open("ab") as output, _lock:
+        if _closed:
+            raise SparkError("Spark was not started", why="the process is ending", kept="nothing was touched")
         process = subprocess.Popen(
             argv,
             stdin=subprocess.PIPE,
@@ -144,12 +160,24 @@ def launch(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Jvm
             env={**environ, "_PYSPARK_DRIVER_CONN_INFO_PATH": str(known)},
             process_group=0,
         )
+        _processes.append(process)
+    try:
+        (folder / IDENTITY).write_text(json.dumps({"pid": process.pid, "started": start_of(process.pid)}))
+        port, secret = _answer(process, known, log)
+        return Jvm(process, _connect(port, secret), log)
+    except BaseException:
+        # Its folder goes next, and a JVM that cannot say there where it listens would wait for ever.
+        end(process)
+        raise
+
+
+def _answer(process: subprocess.Popen[bytes], known: Path, log: Path) -> tuple[int, str]:
+    """The port and the secret that the JVM writes down when it is ready."""
     from pyspark.serializers import UTF8Deserializer, read_int
 
     deadline = time.monotonic() + START_SECONDS
     while not known.exists():
         if process.poll() is not None or time.monotonic() > deadline:
-            process.kill()
             raise SparkError(
                 "Spark's JVM did not start",
                 why=last_line(log) or f"exit code {process.returncode}",
@@ -160,7 +188,42 @@ def launch(argv: Sequence[str], folder: Path, environ: Mapping[str, str]) -> Jvm
     with known.open("rb") as info:
         port, secret = read_int(info), UTF8Deserializer().loads(info)
     known.unlink()
-    return Jvm(process, _connect(port, secret), log)
+    return port, secret
+
+
+def end(process: subprocess.Popen[bytes]) -> None:
+    """Kill a JVM of this process: all that it would still do is remove its folder, which we do ourselves."""
+    if process.stdin is not None:
+        with suppress(OSError):
+            process.stdin.close()
+    process.kill()
+    process.wait(KILL_SECONDS)
+    with _lock:
+        if process in _processes:
+            _processes.remove(process)
+
+
+def close() -> None:
+    """The process is about to end: kill every JVM, also one that another thread is starting, and start no more."""
+    global _closed
+    with _lock:
+        _closed = True
+        left = list(_processes)
+    for process in left:
+        process.kill()
+
+
+def sweep(folder: Path) -> None:
+    """Kill the JVM of a driver that is gone, if it has not ended by itself."""
+    try:
+        known = json.loads((folder / IDENTITY).read_text())
+    except (OSError, ValueError):
+        return  # it had none yet
+    deadline = time.monotonic() + KILL_SECONDS
+    while start_of(known["pid"]) == known["started"] and time.monotonic() < deadline:
+        with suppress(ProcessLookupError):
+            os.kill(known["pid"], signal.SIGKILL)
+        time.sleep(POLL_SECONDS)
 
 
 def _connect(port: int, secret: str) -> Any:

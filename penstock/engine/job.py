@@ -59,7 +59,9 @@ class Job:
         folder.mkdir(parents=True, exist_ok=True)
         try:
             pid = os.getpid()
-            replace_text(folder / DRIVER, json.dumps({"pid": pid, "started": start_of(pid), "host": socket.gethostname()}))
+            replace_text(
+                folder / DRIVER, json.dumps({"pid": pid, "started": start_of(pid), "host": socket.gethostname()})
+            )
             return self._receipts(folder)
         finally:
             remove(folder)

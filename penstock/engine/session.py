@@ -24,7 +24,8 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine import archive, gateway, status
 from penstock.engine.java import find_java
-from penstock.errors import PenstockError, SparkError
+from penstock.errors import ConfigError, PenstockError, PlanRefused, SparkError
+from penstock.observe.process import start_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -34,6 +35,19 @@ LOCAL_SHUFFLE_PARTITIONS = 2  # Spark's 200 cost seconds on one machine
 MAX_SOCKET_FOLDER = 60  # bytes: a Unix socket's path ends at 108
 STOP_SECONDS = 5.0
 WARMING_SECONDS = 20.0
+
+# Without these, rows would be lost or doubled when Spark runs something again, or values changed.
+EXACT = {
+    # A stage that is run again may split its rows differently, while parts that have a receipt
+    # stay as they were. The run is tried again as a whole instead.
+    "spark.stage.maxConsecutiveAttempts": "1",
+    "spark.speculation": "false",
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    "spark.sql.timestampType": "TIMESTAMP_NTZ",
+}
+# Of a session that others have started. The rest of `EXACT` each transform sets for itself.
+FIXED_AT_START = {"spark.stage.maxConsecutiveAttempts": "4", "spark.speculation": "false"}  # with Spark's defaults
 
 # What Spark masks in everything that it prints of its settings.
 SECRET_NAMES = "(?i)secret|password|passwd|token|access[.]?key|api[.]?key|credential|dsn|private"  # noqa: S105  names, not a secret
@@ -69,6 +83,7 @@ _warming: threading.Thread | None = None
 def spark(config: SparkSettings, project_root: Path) -> SparkSession:
     """The process's session, started with `config` if there is none yet."""
     global _running
+    check_conf(config.conf)
     with _lock:
         if _running is not None and _alive(_running):
             return _running.spark
@@ -82,6 +97,7 @@ def prewarm(config: SparkSettings, project_root: Path) -> None:
     """Start the session in the background while the driver plans; a failure is told by `spark`."""
     global _warming
     if _warming is None and _running is None:
+        atexit.register(_abandon)
         _warming = threading.Thread(target=_prewarm, args=(config, project_root), name="penstock-prewarm", daemon=True)
         _warming.start()
 
@@ -147,6 +163,9 @@ def _start(config: SparkSettings, project_root: Path) -> _Running:
         jvm = gateway.launch(argv, folders[0], gateway.environment(project_root))
         sockets = _socket_folder(folders)
         started = session_in(jvm, settings(config, folders[0], sockets))
+        from penstock.engine import job  # it brings Arrow along, for which the JVM need not wait
+
+        job.sweep(project_root / ".penstock" / "staging")
     except BaseException as error:
         _end(jvm, folders)
         if isinstance(error, PenstockError) or not isinstance(error, Exception):
@@ -163,7 +182,7 @@ def _start(config: SparkSettings, project_root: Path) -> _Running:
 
 
 def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, str]:
-    """Spark's settings: ours, then the user's `[spark.conf]` over them."""
+    """Spark's settings: ours, then the user's `[spark.conf]` over them, then what exactness needs."""
     local = gateway.is_local(config.master)
     shuffle = config.shuffle_partitions or (LOCAL_SHUFFLE_PARTITIONS if local else None)
     made = {
@@ -175,16 +194,9 @@ def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, st
         "spark.redaction.regex": SECRET_NAMES,
         "spark.sql.redaction.options.regex": SECRET_NAMES,
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
-        # A stage that is run again may split its rows differently, while parts that have a receipt
-        # stay as they were: rows lost or twice. The run is tried again as a whole instead.
-        "spark.stage.maxConsecutiveAttempts": "1",
-        "spark.speculation": "false",
         "spark.python.task.killTimeout": "500ms",  # a cancelled task's worker is killed after this
         "spark.python.unix.domain.socket.enabled": "true" if local else "false",
         "spark.sql.catalogImplementation": "in-memory",
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.timestampType": "TIMESTAMP_NTZ",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder),
@@ -198,7 +210,32 @@ def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, st
         }
     if shuffle:
         made["spark.sql.shuffle.partitions"] = str(shuffle)
-    return made | dict(config.conf)
+    return made | dict(config.conf) | EXACT
+
+
+def check_conf(conf: Mapping[str, str]) -> None:
+    """Refuse settings of the user that would lose, double or change rows."""
+    wrong = [name for name, wanted in EXACT.items() if conf.get(name, wanted).lower() != wanted.lower()]
+    if wrong:
+        raise ConfigError(
+            f"[spark.conf] cannot set {', '.join(wrong)}",
+            why="; ".join(f"a load is exact only with {name} = {EXACT[name]}" for name in wrong),
+            kept="nothing was touched",
+            remedy=f"remove {', '.join(wrong)} from [spark.conf]",
+        )
+
+
+def check_started(spark: SparkSession) -> None:
+    """Refuse a transform in a session that others have started in a way that could lose or double rows."""
+    found = {name: str(spark.conf.get(name, default)) for name, default in FIXED_AT_START.items()}
+    wrong = [f"{name} is {value}" for name, value in found.items() if value.lower() != EXACT[name]]
+    if wrong:
+        raise PlanRefused(
+            "this Spark session cannot run a transform exactly",
+            why="; ".join(wrong),
+            kept="nothing was touched",
+            remedy="start Spark with " + ", ".join(f"{name}={EXACT[name]}" for name in FIXED_AT_START),
+        )
 
 
 def with_retries(master: str) -> str:
@@ -247,7 +284,9 @@ def _sweep(parent: Path) -> None:
     """Remove the folders of processes of this host that are gone."""
     for folder in parent.glob(f"{socket.gethostname()}-*"):
         pid = folder.name.rpartition("-")[2]
-        if pid.isdigit() and int(pid) != os.getpid() and not Path("/proc", pid).exists():
+        if pid.isdigit() and int(pid) != os.getpid() and start_of(int(pid)) is None:
+            # The JVM first: one that is still starting, and finds its folder gone, would never end.
+            gateway.sweep(folder)
             shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -270,12 +309,17 @@ def _forget() -> None:
 
 def _end(jvm: gateway.Jvm | None, folders: list[Path]) -> None:
     if jvm is not None:
-        if jvm.process.stdin is not None:
-            jvm.process.stdin.close()
-        jvm.process.kill()  # all that it would still do is remove the folder, which we do ourselves
-        jvm.process.wait(STOP_SECONDS)
+        gateway.end(jvm.process)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _abandon() -> None:
+    """At exit, also while the session is still starting in the background: no JVM outlives us."""
+    gateway.close()
+    warming = _warming
+    if warming is not None:
+        warming.join(STOP_SECONDS)  # it sees the end of its JVM and removes the folder
 
 
 def _at_exit(known: archive.Archive) -> None:

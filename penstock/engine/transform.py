@@ -20,6 +20,7 @@ from penstock.engine import status
 from penstock.engine.convert import back
 from penstock.engine.datasource import source_class
 from penstock.engine.job import Job
+from penstock.engine.session import EXACT, check_started
 from penstock.engine.sparktypes import from_spark
 from penstock.engine.task import RESULT, Names, carry_out
 from penstock.errors import PenstockError, PlanRefused, TransformError
@@ -100,6 +101,7 @@ def transform(
     spark: SparkSession, partitions: Sequence[Partition], schema: Schema, what: str | Function, run: RunContext
 ) -> TransformPlan:
     """Plan `what`, Spark SQL or a DataFrame function, over the partitions. Moves no row."""
+    check_started(spark)
     apart = status.session_apart(spark)
     for name, value in _settings(schema, run).items():
         apart.conf.set(name, value)
@@ -114,9 +116,7 @@ def transform(
 def _settings(schema: Schema, run: RunContext) -> dict[str, str]:
     folded = [name.lower() for name in schema.names]
     return {
-        "spark.sql.session.timeZone": "UTC",
-        "spark.sql.ansi.enabled": "true",
-        "spark.sql.timestampType": "TIMESTAMP_NTZ",
+        **{name: value for name, value in EXACT.items() if name.startswith("spark.sql.")},
         "spark.sql.caseSensitive": "true" if len(set(folded)) < len(folded) else "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(run.batch_rows),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(run.batch_bytes),

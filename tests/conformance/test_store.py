@@ -20,9 +20,9 @@ import pytest
 from sqlalchemy import Connection, text
 
 from penstock.errors import DataError, StateError
+from penstock.observe.process import start_of
 from penstock.state import Event, RunRecord, Store, open_store
 from penstock.state.migrations import MIGRATIONS
-from penstock.observe.process import start_of
 from penstock.state.sql import SqlStore
 from penstock.testing.postgres import EmbeddedPostgres
 

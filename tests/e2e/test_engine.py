@@ -83,6 +83,7 @@ def test_spark_moves_the_data_in_several_tasks_and_workers(spark: Any, run: RunC
     assert sum(receipt.rows for receipt in receipts) == 1_000_000
     assert seen[-1] == (1_000_000, sum(receipt.bytes for receipt in receipts))
     assert seen == sorted(seen)
+    assert not run.staging.exists()
     assert grown < 32 * 1024 * 1024, "rows came to the driver"
     table = sink.read(receipts)
     assert table.column_names == ["id", "name"]
@@ -144,7 +145,7 @@ def test_an_error_receipt_has_class_keys_and_ends_the_others(
     with pytest.raises(DataError) as raised:
         copy(spark, [Failing(UNFIT), Endless(tmp_path / "marker")], sink, WIRE, run)
     assert (raised.value.what, raised.value.why, raised.value.keys) == (UNFIT.what, UNFIT.why, UNFIT.keys)
-    assert job.busy(folder_of(run)) == []
+    assert not run.staging.exists()
     await_true(lambda: status.active_jobs(spark) == [], 5)
 
 
@@ -158,9 +159,11 @@ def test_cancel_leaves_no_job_and_no_busy_worker(
     spark: Any, run: RunContext, sink: ParquetSink, tmp_path: Path
 ) -> None:
     markers = [tmp_path / "a", tmp_path / "b"]
+    busy: list[int] = []
 
     def interrupt() -> None:
         await_true(lambda: all(marker.exists() for marker in markers))
+        busy.extend(job.busy(folder_of(run)))
         os.kill(os.getpid(), signal.SIGINT)
 
     watcher = threading.Thread(target=interrupt)
@@ -168,8 +171,8 @@ def test_cancel_leaves_no_job_and_no_busy_worker(
     with pytest.raises(Cancelled):
         copy(spark, [Endless(marker) for marker in markers], sink, WIRE, run)
     watcher.join()
-    assert job.busy(folder_of(run)) == []
-    assert not [c for c in job.counters(folder_of(run)) if psutil.pid_exists(c["pid"]) and not c["done"]]
+    assert len(busy) == 2
+    assert not run.staging.exists()
     await_true(lambda: status.active_jobs(spark) == [], 5)
     receipts = copy(spark, [Numbers(0, 5)], sink, WIRE, RunContext(uuid.uuid4().hex, "p", tmp_path / "next"))
     assert receipts[0].rows == 5
@@ -457,6 +460,63 @@ if sys.argv[2] == "kill":
     print(session._running.jvm.process.pid, flush=True)
     os.kill(os.getpid(), 9)
 """
+
+
+FOREIGN = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+import pyarrow as pa
+from pyspark.sql import SparkSession
+from penstock.backends.base import RunContext
+from penstock.engine import session
+from penstock.engine.transform import transform
+from penstock.errors import PlanRefused
+from penstock.schema import Column, Schema
+SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+config = SimpleNamespace(master="local[1]", remote=None, driver_memory="1g", shuffle_partitions=None, conf={})
+spark = session.spark(config, Path(sys.argv[1]))
+try:
+    numbers = Schema.of([Column("id", pa.int64())])
+    transform(spark, [], numbers, "select id from source", RunContext("0" * 32, "p", Path()))
+except PlanRefused as refused:
+    print(refused.why)
+"""
+
+
+def test_a_session_of_the_user_that_could_double_rows_is_refused(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", FOREIGN, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.stdout == "spark.stage.maxConsecutiveAttempts is 4\n", done.stderr
+
+
+EARLY = """
+import sys, time
+from pathlib import Path
+from types import SimpleNamespace
+from penstock.engine import gateway, session
+config = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=None, conf={})
+session.prewarm(config, Path(sys.argv[1]))
+while not gateway._processes:
+    time.sleep(0.001)
+print(gateway._processes[0].pid, flush=True)
+if sys.argv[2] == "kill":
+    import os
+    os.kill(os.getpid(), 9)
+"""
+
+
+@pytest.mark.parametrize("how", ["end", "kill"])
+def test_a_driver_that_ends_while_its_jvm_starts_takes_it_along(tmp_path: Path, how: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", EARLY, str(tmp_path), how], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.stderr == ""
+    jvm = int(done.stdout)
+    if how == "end":
+        assert not psutil.pid_exists(jvm)
+    await_true(lambda: not psutil.pid_exists(jvm), 20)
 
 
 @pytest.mark.parametrize("how", ["plain", "restart"])

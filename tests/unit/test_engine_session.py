@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
 import socket
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from penstock.engine import archive, gateway, session
+from penstock.engine import archive, gateway, job, session
 from penstock.engine.java import JavaHome
-from penstock.errors import SparkError
+from penstock.errors import ConfigError, SparkError
+from penstock.observe.process import start_of
 
 JAVA = JavaHome(Path("/opt/java"), "17.0.1", "PATH")
 
@@ -52,6 +57,23 @@ def test_the_users_settings_win(tmp_path: Path) -> None:
     assert (made["spark.ui.enabled"], made["spark.sql.shuffle.partitions"]) == ("true", "9")
 
 
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("spark.stage.maxConsecutiveAttempts", "4"),
+        ("spark.speculation", "true"),
+        ("spark.sql.session.timeZone", "Europe/Berlin"),
+        ("spark.sql.ansi.enabled", "false"),
+        ("spark.sql.timestampType", "TIMESTAMP_LTZ"),
+    ],
+)
+def test_a_setting_that_exactness_needs_cannot_be_changed(tmp_path: Path, name: str, value: str) -> None:
+    with pytest.raises(ConfigError, match=name):
+        session.spark(config(conf={name: value}), tmp_path)
+    session.check_conf({name: session.EXACT[name].upper(), "spark.ui.enabled": "true"})
+    assert not (tmp_path / ".penstock").exists()
+
+
 def test_a_cluster_gets_no_local_addresses(tmp_path: Path) -> None:
     made = session.settings(config(master="spark://host:7077"), tmp_path, tmp_path)
     assert "spark.driver.host" not in made
@@ -78,6 +100,59 @@ def test_folders_of_dead_processes_are_swept_and_no_others(tmp_path: Path) -> No
     assert live.exists()
     assert elsewhere.exists()
     assert made.name == f"{host}-{os.getpid()}"
+
+
+def test_a_jvm_that_its_driver_left_behind_ends_before_its_folder_goes(tmp_path: Path) -> None:
+    left = tmp_path / ".penstock" / "spark" / f"{socket.gethostname()}-99999999"
+    left.mkdir(parents=True)
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as orphan:
+        told = {"pid": orphan.pid, "started": start_of(orphan.pid)}
+        (left / gateway.IDENTITY).write_text(json.dumps(told))
+        session._folder(tmp_path)
+        assert orphan.wait(10) == -signal.SIGKILL
+    assert not left.exists()
+
+
+def test_a_process_that_only_has_the_jvms_number_is_spared(tmp_path: Path) -> None:
+    left = tmp_path / ".penstock" / "spark" / f"{socket.gethostname()}-99999999"
+    left.mkdir(parents=True)
+    (left / gateway.IDENTITY).write_text(json.dumps({"pid": os.getpid(), "started": "another time"}))
+    session._folder(tmp_path)
+    assert not left.exists()
+
+
+def test_an_interrupt_while_the_jvm_starts_ends_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    started: list[subprocess.Popen[bytes]] = []
+
+    def interrupted(process: subprocess.Popen[bytes], *_: object) -> None:
+        started.append(process)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(gateway, "_answer", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        # Like the JVM, it ends by itself only when it gets to reading its input.
+        gateway.launch([sys.executable, "-c", "import time; time.sleep(600)"], tmp_path, os.environ)
+    assert started[0].returncode == -signal.SIGKILL
+
+
+def test_counters_of_dead_drivers_are_swept_and_no_others(tmp_path: Path) -> None:
+    here, pid = socket.gethostname(), os.getpid()
+    drivers = {
+        "dead": {"pid": 99999999, "started": "x", "host": here},
+        "reused": {"pid": pid, "started": "another time", "host": here},
+        "live": {"pid": pid, "started": start_of(pid), "host": here},
+        "elsewhere": {"pid": 99999999, "started": "x", "host": "other"},
+        "busy": {"pid": 99999999, "started": "x", "host": here},
+    }
+    for name, driver in drivers.items():
+        folder = tmp_path / name / "tasks"
+        folder.mkdir(parents=True)
+        (folder / job.DRIVER).write_text(json.dumps(driver))
+    worker = {"pid": pid, "started": start_of(pid), "host": here, "rows": 0, "bytes": 0, "done": False}
+    (tmp_path / "busy" / "tasks" / "0.0.json").write_text(json.dumps(worker))
+    (tmp_path / "theirs").mkdir()
+    job.sweep(tmp_path)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["busy", "elsewhere", "live", "theirs"]
 
 
 def test_a_folder_that_cannot_be_written_is_said(tmp_path: Path) -> None:
