@@ -30,8 +30,8 @@ from penstock.schema import Column, Schema, TableName
 
 # Below this, starting a task costs more than it saves.
 MIN_ROWS = 100_000
-# Small enough that the widest rows stay far below `batch_bytes`; pieces are joined up to it.
-PIECE_ROWS = 8_192
+# DuckDB's own vector, the least it gives. Pieces are joined, or cut where rows are wide, to `batch_bytes`.
+PIECE_ROWS = 2_048
 # Bounds of `partition_on` are quantiles of a sample of this size: even enough, and bounded.
 SAMPLE_ROWS = 20_000
 
@@ -92,18 +92,32 @@ def _pieces(session: Session, sql: str) -> Iterator[pa.RecordBatch]:
 
 
 def _joined(pieces: Iterator[pa.RecordBatch], schema: pa.Schema, run: RunContext) -> Iterator[pa.RecordBatch]:
-    """Pieces in canonical types, joined up to the run's batch size."""
+    """Pieces in canonical types, joined up to the run's batch size and never far beyond it."""
     kept: list[pa.RecordBatch] = []
     rows = size = 0
     for piece in pieces:
+        if kept and (rows + piece.num_rows > run.batch_rows or size + piece.nbytes > run.batch_bytes):
+            yield pa.concat_batches(kept)
+            kept, rows, size = [], 0, 0
+        if piece.nbytes > run.batch_bytes:
+            yield from _cut(_canonical(piece, schema), run.batch_bytes)
+            continue
         kept.append(_canonical(piece, schema))
         rows += piece.num_rows
         size += piece.nbytes
-        if rows + PIECE_ROWS > run.batch_rows or size >= run.batch_bytes:
-            yield pa.concat_batches(kept)
-            kept, rows, size = [], 0, 0
-    if rows:
+    if kept:
         yield pa.concat_batches(kept)
+
+
+def _cut(piece: pa.RecordBatch, batch_bytes: int) -> Iterator[pa.RecordBatch]:
+    """A piece of wide rows in halves until each is small enough, or one row."""
+    if piece.nbytes <= batch_bytes or piece.num_rows <= 1:
+        # A slice alone would go on holding the whole piece, and be staged with all of it.
+        yield pa.concat_batches([piece])
+        return
+    half = piece.num_rows // 2
+    yield from _cut(piece.slice(0, half), batch_bytes)
+    yield from _cut(piece.slice(half), batch_bytes)
 
 
 def _canonical(piece: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
