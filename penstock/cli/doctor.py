@@ -162,7 +162,11 @@ def _project(invocation: Invocation) -> tuple[Project | None, Checked]:
         texts = "; ".join(str(finding) for finding in errors.findings)
         return None, Checked("project", "failed", texts, "penstock validate shows each with its remedy")
     except PenstockError as error:
-        return None, Checked("project", "failed", str(error), error.remedy)
+        from penstock.project.load import find_file
+
+        # Whoever has just installed it has none yet; a project that was named must be there.
+        missing = invocation.path is None and find_file(None) is None
+        return None, Checked("project", "warning" if missing else "failed", str(error), error.remedy)
     found = f"{len(project.connections)} connections, {len(project.pipelines)} pipelines in {project.root}"
     return project, Checked("project", "ok", found)
 

