@@ -65,6 +65,7 @@ def test_an_empty_staging_folder_of_the_user_stays(files: Files, tmp_path: Path)
     chosen.mkdir()
     plan = files.plan(INTS)
     BACKEND.target(files.config("target", staging=str(chosen)), plan.run).begin(plan).close()
+    assert chosen.is_dir()
     assert everything(chosen) == []
 
 
