@@ -139,7 +139,7 @@ def test_5_incremental_a_date_cursor_leaves_today_for_later(quick: QuickFlow) ->
         "create table items (id int primary key, day date)",
         "insert into items values (1, (now() at time zone 'UTC')::date - 1), (2, (now() at time zone 'UTC')::date)",
     )
-    options = {"incremental": "day", "lag": "0d"}
+    options = {"incremental": "day", "lag": "0d", "cursor_timezone": "UTC"}
     assert quick.run(**options).rows == 1
     quick.source.execute("insert into items values (3, (now() at time zone 'UTC')::date)")
     assert quick.run(**options).rows == 0
@@ -196,9 +196,10 @@ def test_5_incremental_rows_without_a_cursor_are_counted(quick: QuickFlow, choic
     )
     with pytest.raises(DataError, match="1 row"):
         quick.run(incremental="n", lag="0")
-    planned = quick.plan(incremental="n", lag="0", on_null_cursor=choice)
+    options: dict[str, Any] = {"mode": "merge", "incremental": "n", "lag": "0", "on_null_cursor": choice}
+    planned = quick.plan(**options)
     assert any(re.search(rf"^1 row has no value in n.*{choice}", note) for note in planned.notes), planned.notes
-    assert quick.run(incremental="n", lag="0", on_null_cursor=choice).rows == rows
+    assert quick.run(**options).rows == rows
 
 
 # ---------------------------------------------------------------- 5. modes: drift

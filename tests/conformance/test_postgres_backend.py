@@ -183,7 +183,8 @@ class Bench:
         ]
         adopt = (made,) if self.adopt else ()
         loading = TableLoad(made.table, tuple(columns), () if adopt else tuple(steps), adopt=adopt, lock=self.exists)
-        return LoadPlan(self.run, (loading,), '{"at": 1}', self.key)
+        continues = self.target.watermark(self.run.pipeline, made.table)
+        return LoadPlan(self.run, (loading,), '{"at": 1}', continues, self.key)
 
     def begin(self, columns: list[StagedColumn] | None = None) -> tuple[Load, list[StagedColumn]]:
         staged = columns or self.columns()
@@ -600,11 +601,12 @@ def test_incremental_a_naive_cursor_needs_a_zone_and_a_date_ends_before_today(
 ) -> None:
     db.execute("create table t (naive timestamp, day date, f float8, s text)")
     source = opened(db, table="public.t")
-    with pytest.raises(PlanRefused, match="no time zone"):
-        source.upper(Cursor("naive", None, None))
+    for column in ("naive", "day"):
+        with pytest.raises(PlanRefused, match="no time zone"):
+            source.upper(Cursor(column, None, None))
     tokyo = source.upper(Cursor("naive", None, "Asia/Tokyo"))
     assert db.query(f"select '{tokyo}'::timestamp > (now() at time zone 'UTC') + interval '8 hours'") == [(True,)]
-    day = source.upper(Cursor("day", None, None))
+    day = source.upper(Cursor("day", None, "UTC"))
     assert db.query(f"select '{day}'::date = (now() at time zone 'UTC')::date") == [(True,)]
     for column in ("f", "s"):
         with pytest.raises(PlanRefused, match="cannot be a cursor"):
