@@ -309,9 +309,15 @@ def _forget() -> None:
 
 def _end(jvm: gateway.Jvm | None, folders: list[Path]) -> None:
     if jvm is not None:
+        # py4j objects that are collected from here on tell a JVM that has ended, and log that.
+        logging.getLogger().addFilter(_of_py4j_left_over)
         gateway.end(jvm.process)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
+
+
+def _of_py4j_left_over(record: logging.LogRecord) -> bool:
+    return not (record.name == "root" and f"{os.sep}py4j{os.sep}" in record.pathname)
 
 
 def _abandon() -> None:
