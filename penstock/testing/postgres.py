@@ -108,7 +108,7 @@ class EmbeddedPostgres:
 
     def remove(self) -> None:
         """Stop, and remove the folder if this object made it."""
-        self.stop()
+        self.stop(immediate=self._made)  # what is thrown away needs no checkpoint
         if self._made:
             shutil.rmtree(self.folder, ignore_errors=True)
         if self._copied is not None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from penstock.run.pipeline import stage_with_spark
 from penstock.testing.postgres import EmbeddedPostgres
 from tests.conformance.harness import DuckDBHarness, Flow, Harness, PostgresHarness
 
@@ -36,6 +37,13 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], H
 def flow(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
     """From Postgres into each backend."""
     return Flow(harness("postgres"), harness(request.param), tmp_path)
+
+
+@pytest.fixture(params=PAIRS, ids=["-".join(pair) for pair in PAIRS])
+def spark_pair(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
+    """Every source with every target, the data moved by Spark."""
+    source, target = request.param
+    return Flow(harness(source), harness(target), tmp_path, stage_with_spark)
 
 
 @pytest.fixture(params=PAIRS, ids=["-".join(pair) for pair in PAIRS])

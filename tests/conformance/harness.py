@@ -10,9 +10,10 @@ from typing import Any, ClassVar
 
 from penstock.project import Project
 from penstock.project.model import Pipeline
-from penstock.run.pipeline import RunOptions, plan, run
+from penstock.run.pipeline import RunOptions, Stage, plan, run
 from penstock.run.records import PipelinePlan
 from penstock.state import RunRecord, open_store
+from tests.faults.bare import stage_here
 
 
 class Harness(ABC):
@@ -110,12 +111,17 @@ class DuckDBHarness(Harness):
 
 
 class Flow:
-    """A source, a target and one pipeline between them, run as a user's would be."""
+    """A source, a target and one pipeline between them, run as a user's would be.
 
-    def __init__(self, source: Harness, target: Harness, root: Path) -> None:
+    The partitions are staged in this process unless Spark is the point: the same partitions, sinks
+    and commits, several times as fast.
+    """
+
+    def __init__(self, source: Harness, target: Harness, root: Path, stage: Stage = stage_here) -> None:
         self.source = source
         self.target = target
         self.root = root
+        self.stage = stage
         self.store = open_store("memory:")
         self.name = f"p{uuid.uuid4().hex[:8]}"
 
@@ -145,11 +151,11 @@ class Flow:
 
     def run(self, run_options: RunOptions | None = None, **options: Any) -> RunRecord:
         pipeline = self.pipeline(**options)
-        return run(self.project(pipeline), pipeline, self.store, run_options)[-1]
+        return run(self.project(pipeline), pipeline, self.store, run_options, stage=self.stage)[-1]
 
     def run_all(self, **options: Any) -> list[RunRecord]:
         pipeline = self.pipeline(**options)
-        return run(self.project(pipeline), pipeline, self.store)
+        return run(self.project(pipeline), pipeline, self.store, stage=self.stage)
 
 
 Maker = Callable[[], Harness]

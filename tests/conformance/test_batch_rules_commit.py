@@ -19,21 +19,20 @@ from penstock.run import pipeline as runs
 from penstock.schema import TableName
 from tests.conformance.conftest import BACKENDS
 from tests.conformance.harness import Flow, Harness, PostgresHarness
-from tests.conformance.quick import QuickFlow
 from tests.faults.bare import stage_here
 
 pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture(params=BACKENDS)
-def quick(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> QuickFlow:
+def quick(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
     """From Postgres into each backend."""
-    return QuickFlow(harness("postgres"), harness(request.param), tmp_path)
+    return Flow(harness("postgres"), harness(request.param), tmp_path)
 
 
 @pytest.fixture
-def into_postgres(harness: Callable[[str], Harness], tmp_path: Path) -> QuickFlow:
-    return QuickFlow(harness("postgres"), harness("postgres"), tmp_path)
+def into_postgres(harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
+    return Flow(harness("postgres"), harness("postgres"), tmp_path)
 
 
 def dsn_of(harness: Harness) -> str:
@@ -44,7 +43,7 @@ def dsn_of(harness: Harness) -> str:
 # ---------------------------------------------------------------- 3. commit
 
 
-def test_3_commit_the_runs_row_is_in_the_loads_own_transaction(quick: QuickFlow) -> None:
+def test_3_commit_the_runs_row_is_in_the_loads_own_transaction(quick: Flow) -> None:
     quick.source.execute("create table items as select generate_series(1, 3) as id")
     record = quick.run()
     loads = f"select run, staged from _penstock.loads where run = '{record.run_id}'"
@@ -54,7 +53,7 @@ def test_3_commit_the_runs_row_is_in_the_loads_own_transaction(quick: QuickFlow)
     assert quick.target.query("select count(*) from _penstock.loads") == [(1,)]
 
 
-def test_3_commit_one_row_per_run_and_a_second_of_the_same_run_is_refused(quick: QuickFlow) -> None:
+def test_3_commit_one_row_per_run_and_a_second_of_the_same_run_is_refused(quick: Flow) -> None:
     quick.source.execute("create table items as select 1 as id")
     record = quick.run()
     with pytest.raises(Exception, match=r"(?i)constraint|duplicate|unique"):
@@ -64,7 +63,7 @@ def test_3_commit_one_row_per_run_and_a_second_of_the_same_run_is_refused(quick:
         )
 
 
-def test_3_lock_a_merge_keeps_other_writers_out_and_readers_in(into_postgres: QuickFlow) -> None:
+def test_3_lock_a_merge_keeps_other_writers_out_and_readers_in(into_postgres: Flow) -> None:
     """MERGE without a unique index races with other writers."""
     flow = into_postgres
     flow.source.execute("create table items as select 1 as id, 'a' as name")
@@ -76,7 +75,7 @@ def test_3_lock_a_merge_keeps_other_writers_out_and_readers_in(into_postgres: Qu
     assert "AccessExclusiveLock" not in modes
 
 
-def test_3_lock_waiting_for_it_ends_and_says_so(into_postgres: QuickFlow, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_3_lock_waiting_for_it_ends_and_says_so(into_postgres: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
     flow = into_postgres
     flow.source.execute("create table items as select 1 as id")
     flow.run(mode="merge", keys=["id"])
@@ -92,7 +91,7 @@ def test_3_lock_waiting_for_it_ends_and_says_so(into_postgres: QuickFlow, monkey
     assert flow.target.leftovers() == []
 
 
-def test_3_user_sql_may_not_end_the_transaction(into_postgres: QuickFlow) -> None:
+def test_3_user_sql_may_not_end_the_transaction(into_postgres: Flow) -> None:
     flow = into_postgres
     for sql in ("commit", "select 1; rollback", "begin", "start transaction", "commit and chain"):
         with pytest.raises((ConfigError, PenstockError)):
@@ -107,7 +106,7 @@ def test_3_user_sql_may_not_end_the_transaction(into_postgres: QuickFlow) -> Non
             run_steps(session, load, Counts(), savepoints=True)
 
 
-def test_3_user_sql_a_procedure_that_commits_is_refused_by_the_server(into_postgres: QuickFlow) -> None:
+def test_3_user_sql_a_procedure_that_commits_is_refused_by_the_server(into_postgres: Flow) -> None:
     flow = into_postgres
     flow.source.execute("create table items as select 1 as id")
     flow.target.execute("create procedure ends() language plpgsql as $$ begin commit; end $$")
@@ -116,7 +115,7 @@ def test_3_user_sql_a_procedure_that_commits_is_refused_by_the_server(into_postg
     assert not flow.target.has_table("items")
 
 
-def test_3_truncate_an_older_reader_never_sees_an_empty_table(into_postgres: QuickFlow) -> None:
+def test_3_truncate_an_older_reader_never_sees_an_empty_table(into_postgres: Flow) -> None:
     flow = into_postgres
     flow.source.execute("create table items as select generate_series(1, 3) as id")
     flow.run(mode="truncate")
@@ -127,7 +126,7 @@ def test_3_truncate_an_older_reader_never_sees_an_empty_table(into_postgres: Qui
         assert reader.execute("select count(*) from items").fetchone() == (3,)
 
 
-def test_3_truncate_with_truncate_is_by_choice(into_postgres: QuickFlow) -> None:
+def test_3_truncate_with_truncate_is_by_choice(into_postgres: Flow) -> None:
     flow = into_postgres
     flow.source.execute("create table items as select generate_series(1, 3) as id")
     flow.run(mode="truncate")
@@ -142,7 +141,7 @@ def test_3_truncate_with_truncate_is_by_choice(into_postgres: QuickFlow) -> None
 
 
 @pytest.mark.parametrize("mode", ["truncate", "merge"])
-def test_3_existing_a_table_keeps_its_grants_views_and_identity(into_postgres: QuickFlow, mode: str) -> None:
+def test_3_existing_a_table_keeps_its_grants_views_and_identity(into_postgres: Flow, mode: str) -> None:
     flow = into_postgres
     flow.source.execute("create table items as select generate_series(1, 3) as id")
     flow.target.execute(
@@ -158,7 +157,7 @@ def test_3_existing_a_table_keeps_its_grants_views_and_identity(into_postgres: Q
     assert flow.target.query("select n from over_it") == [(3,)]
 
 
-def test_3_existing_the_plan_lists_all_that_a_load_meets(into_postgres: QuickFlow) -> None:
+def test_3_existing_the_plan_lists_all_that_a_load_meets(into_postgres: Flow) -> None:
     flow = into_postgres
     flow.source.execute("create table items (id int primary key, amount int, shop int)")
     flow.target.execute(
@@ -181,7 +180,7 @@ def test_3_existing_the_plan_lists_all_that_a_load_meets(into_postgres: QuickFlo
         flow.run(mode="merge")
 
 
-def test_3_existing_identity_and_generated_columns_and_their_sequences(into_postgres: QuickFlow) -> None:
+def test_3_existing_identity_and_generated_columns_and_their_sequences(into_postgres: Flow) -> None:
     flow = into_postgres
     flow.source.execute("create table items (id int primary key, amount int, twice int)")
     flow.source.execute("insert into items select n, n, 0 from generate_series(1, 20) n")
@@ -218,7 +217,7 @@ SAME_BUT_FOR_THEIR_LOOK = {
 
 @pytest.mark.parametrize("case", sorted(SAME_BUT_FOR_THEIR_LOOK))
 @pytest.mark.parametrize("mode", ["merge", "scd2"])
-def test_4_unchanged_means_the_same_representation(quick: QuickFlow, case: str, mode: str) -> None:
+def test_4_unchanged_means_the_same_representation(quick: Flow, case: str, mode: str) -> None:
     before, after = SAME_BUT_FOR_THEIR_LOOK[case]
     for side in (quick.source, quick.target):
         if side.backend == "postgres":
@@ -254,7 +253,7 @@ def test_4_casts_are_checked_before_the_load(
     """`insert … select` itself rounds, cuts and shifts without a word."""
     value, type_sql = WRONG_CASTS[case]
     here = harness("postgres")
-    flow = QuickFlow(here, here, tmp_path)
+    flow = Flow(here, here, tmp_path)
     flow.target.execute("create table items (id int)")
     query = f"select * from (select n as id, {value} as v from generate_series(1, 5) n) as q"
     with pytest.raises(DataError, match="column v") as caught:
@@ -265,7 +264,7 @@ def test_4_casts_are_checked_before_the_load(
 
 @pytest.mark.spark
 def test_4_casts_are_checked_on_the_spark_path_too(harness: Callable[[str], Harness], tmp_path: Path) -> None:
-    flow = Flow(harness("postgres"), harness("postgres"), tmp_path)
+    flow = Flow(harness("postgres"), harness("postgres"), tmp_path, runs.stage_with_spark)
     with pytest.raises(DataError, match="column v") as caught:
         flow.run(
             query="select 1 as id, 1.239::numeric(10,3) as v",
@@ -283,16 +282,16 @@ def test_4_native_only_on_the_same_database_otherwise_fused_with_the_reason(
 ) -> None:
     here, there = harness("postgres"), harness("postgres")
     here.execute("create table items (id int)")
-    same = QuickFlow(here, here, tmp_path).plan(target="to.public.copied")
+    same = Flow(here, here, tmp_path).plan(target="to.public.copied")
     assert (same.path, same.path_reason) == ("native", "both ends are the same database")
-    apart = QuickFlow(here, there, tmp_path).plan()
+    apart = Flow(here, there, tmp_path).plan()
     assert apart.path == "fused"
     assert "different databases" in apart.path_reason
     with pytest.raises(PlanRefused, match="native"):
-        QuickFlow(here, there, tmp_path).plan(path="native")
+        Flow(here, there, tmp_path).plan(path="native")
 
 
-def test_4_keys_duplicates_are_found_on_values_cast_to_the_targets_type(quick: QuickFlow) -> None:
+def test_4_keys_duplicates_are_found_on_values_cast_to_the_targets_type(quick: Flow) -> None:
     query = "select * from (values ('1', 'a'), ('01', 'b')) as v(id, name)"
     options = {"query": query, "mode": "merge", "keys": ["id"], "columns": {"id": "integer"}}
     with pytest.raises(DataError) as caught:
@@ -312,7 +311,7 @@ def test_4_keys_duplicates_are_found_under_the_targets_collation(
     harness: Callable[[str], Harness], tmp_path: Path, backend: str, mode: str, path: str
 ) -> None:
     here = harness(backend)
-    flow = QuickFlow(here, here, tmp_path)
+    flow = Flow(here, here, tmp_path)
     type_sql, cast = "varchar collate nocase", "varchar"
     if backend == "postgres":  # the suite's server has no ICU, hence no collation of that kind
         here.execute("create extension citext")
@@ -328,7 +327,7 @@ def test_4_keys_duplicates_are_found_under_the_targets_collation(
     assert here.query("select count(*) from items") == [(1,)]
 
 
-def test_4_keys_null_and_duplicates_of_a_composite_key(quick: QuickFlow) -> None:
+def test_4_keys_null_and_duplicates_of_a_composite_key(quick: Flow) -> None:
     options: dict[str, Any] = {"mode": "merge", "keys": ["a", "b"]}
     with pytest.raises(DataError, match="NULL in a key"):
         quick.run(query="select * from (values (1, 1), (1, null)) as v(a, b)", **options)

@@ -14,8 +14,7 @@ from penstock.backends.duckdb import connect as duckdb_connect
 from penstock.backends.duckdb.config import WORKER_MEMORY_LIMIT, DuckDBConfig
 from penstock.errors import ConfigError, DataError, PlanRefused, TargetError
 from tests.conformance.conftest import BACKENDS
-from tests.conformance.harness import DuckDBHarness, Harness, PostgresHarness
-from tests.conformance.quick import QuickFlow
+from tests.conformance.harness import DuckDBHarness, Flow, Harness, PostgresHarness
 
 pytestmark = pytest.mark.postgres
 
@@ -23,12 +22,12 @@ REPO = Path(__file__).parents[2]
 
 
 @pytest.fixture(params=BACKENDS)
-def quick(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> QuickFlow:
+def quick(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
     """From Postgres into each backend."""
-    return QuickFlow(harness("postgres"), harness(request.param), tmp_path)
+    return Flow(harness("postgres"), harness(request.param), tmp_path)
 
 
-def seed(flow: QuickFlow, rows: int = 3) -> None:
+def seed(flow: Flow, rows: int = 3) -> None:
     flow.source.execute(
         "create table items (id bigint primary key, name text)",
         f"insert into items select n, 'x' || n from generate_series(1, {rows}) n",
@@ -43,7 +42,7 @@ def seed(flow: QuickFlow, rows: int = 3) -> None:
     [{"mode": "merge", "deletes": "hard"}, {"mode": "scd2", "deletes": "close"}, {"mode": "truncate"}],
     ids=["hard", "close", "truncate"],
 )
-def test_5_deletes_need_a_full_extract_or_a_scope(quick: QuickFlow, options: dict[str, str]) -> None:
+def test_5_deletes_need_a_full_extract_or_a_scope(quick: Flow, options: dict[str, str]) -> None:
     more = {"incremental": "id", "lag": "0", "keys": ["id"]}
     with pytest.raises(ConfigError, match="full extract"):
         quick.project(quick.pipeline(**options, **more))
@@ -56,7 +55,7 @@ def test_5_deletes_need_a_full_extract_or_a_scope(quick: QuickFlow, options: dic
     ids=["hard", "soft", "truncate"],
 )
 def test_5_deletes_the_guard_covers_a_shrunk_source_in_every_mode_that_removes(
-    quick: QuickFlow, options: dict[str, str]
+    quick: Flow, options: dict[str, str]
 ) -> None:
     seed(quick, 10)
     quick.run(**options)
@@ -68,7 +67,7 @@ def test_5_deletes_the_guard_covers_a_shrunk_source_in_every_mode_that_removes(
     quick.run(**options)
 
 
-def test_5_deletes_a_second_pipeline_is_refused_for_truncate_and_close_too(quick: QuickFlow) -> None:
+def test_5_deletes_a_second_pipeline_is_refused_for_truncate_and_close_too(quick: Flow) -> None:
     seed(quick)
     quick.run(mode="scd2")
     for options in ({"mode": "scd2", "deletes": "close"}, {"mode": "truncate"}):
@@ -87,7 +86,7 @@ def test_5_scd2_a_change_of_path_does_not_rewrite_history(harness: Callable[[str
         "insert into items values (1, 0.1::float8 + 0.2::float8, now(), 1.50, '{\"a\" : 1}'),"
         " (2, '-0', 'infinity', 'NaN', 'null')",
     )
-    flow = QuickFlow(here, here, tmp_path)
+    flow = Flow(here, here, tmp_path)
     options = {"mode": "scd2", "target": "to.public.history"}
     assert flow.run(**options, path="fused").inserted == 2
     for path in ("native", "fused", "native"):
@@ -98,7 +97,7 @@ def test_5_scd2_a_change_of_path_does_not_rewrite_history(harness: Callable[[str
     assert here.query("select count(*) from history") == [(2,)]
 
 
-def test_5_scd2_valid_from_is_one_reading_of_the_targets_clock(quick: QuickFlow) -> None:
+def test_5_scd2_valid_from_is_one_reading_of_the_targets_clock(quick: Flow) -> None:
     seed(quick, 50)
     quick.run(mode="scd2", deletes="close")
     quick.source.execute("update items set name = 'y' where id <= 20", "delete from items where id > 40")
@@ -114,7 +113,7 @@ def test_5_scd2_valid_from_is_one_reading_of_the_targets_clock(quick: QuickFlow)
 
 
 @pytest.mark.parametrize("case", ["returns", "vanishes"])
-def test_5_scd2_valid_from_exceeds_the_last_one_of_every_touched_key(quick: QuickFlow, case: str) -> None:
+def test_5_scd2_valid_from_exceeds_the_last_one_of_every_touched_key(quick: Flow, case: str) -> None:
     """A clock that went back: a returning key's version would overlap its last, a closed one's end before it begins."""
     seed(quick)
     quick.run(mode="scd2", deletes="close")
@@ -134,7 +133,7 @@ def test_5_scd2_valid_from_exceeds_the_last_one_of_every_touched_key(quick: Quic
 # ---------------------------------------------------------------- 5. modes: incremental
 
 
-def test_5_incremental_a_date_cursor_leaves_today_for_later(quick: QuickFlow) -> None:
+def test_5_incremental_a_date_cursor_leaves_today_for_later(quick: Flow) -> None:
     quick.source.execute(
         "create table items (id int primary key, day date)",
         "insert into items values (1, (now() at time zone 'UTC')::date - 1), (2, (now() at time zone 'UTC')::date)",
@@ -146,7 +145,7 @@ def test_5_incremental_a_date_cursor_leaves_today_for_later(quick: QuickFlow) ->
     assert quick.target.query("select id from items") == [(1,)]
 
 
-def test_5_incremental_a_late_writer_is_not_passed_over(quick: QuickFlow) -> None:
+def test_5_incremental_a_late_writer_is_not_passed_over(quick: Flow) -> None:
     """A row stamped before the window's end, committed after the window was read."""
     quick.source.execute("create table items (id int primary key, at timestamptz default now())")
     options = {"incremental": "at", "lag": "0s"}
@@ -161,7 +160,7 @@ def test_5_incremental_a_late_writer_is_not_passed_over(quick: QuickFlow) -> Non
     assert quick.target.query("select id from items order by id") == [(10,), (11,)]
 
 
-def test_5_incremental_integers_need_a_lag_that_is_said(quick: QuickFlow) -> None:
+def test_5_incremental_integers_need_a_lag_that_is_said(quick: Flow) -> None:
     """Id 10 may commit after 11: without a lag it would never be read, in merge neither."""
     seed(quick)
     with pytest.raises((PlanRefused, ConfigError), match="lag"):
@@ -177,7 +176,7 @@ def test_5_incremental_integers_need_a_lag_that_is_said(quick: QuickFlow) -> Non
     assert (10,) in quick.target.query("select id from items")
 
 
-def test_5_incremental_the_watermark_is_in_the_loads_own_transaction(quick: QuickFlow) -> None:
+def test_5_incremental_the_watermark_is_in_the_loads_own_transaction(quick: Flow) -> None:
     seed(quick)
     options = {"incremental": "id", "lag": "0"}
     quick.run(**options)
@@ -189,7 +188,7 @@ def test_5_incremental_the_watermark_is_in_the_loads_own_transaction(quick: Quic
 
 
 @pytest.mark.parametrize(("choice", "rows"), [("include", 4), ("skip", 3)])
-def test_5_incremental_rows_without_a_cursor_are_counted(quick: QuickFlow, choice: str, rows: int) -> None:
+def test_5_incremental_rows_without_a_cursor_are_counted(quick: Flow, choice: str, rows: int) -> None:
     quick.source.execute(
         "create table items (id int primary key, n int)",
         "insert into items values (1, 1), (2, 2), (3, 3), (4, null)",
@@ -206,7 +205,7 @@ def test_5_incremental_rows_without_a_cursor_are_counted(quick: QuickFlow, choic
 
 
 def test_5_drift_an_alter_that_a_view_blocks_changes_nothing(harness: Callable[[str], Harness], tmp_path: Path) -> None:
-    flow = QuickFlow(harness("postgres"), harness("postgres"), tmp_path)
+    flow = Flow(harness("postgres"), harness("postgres"), tmp_path)
     flow.source.execute("create table items (id int primary key)", "insert into items values (1)")
     flow.run(mode="merge")
     flow.target.execute("create view over_it as select id from items")
@@ -220,7 +219,7 @@ def test_5_drift_an_alter_that_a_view_blocks_changes_nothing(harness: Callable[[
 def test_5_drift_an_alter_that_an_index_blocks_changes_nothing(
     harness: Callable[[str], Harness], tmp_path: Path
 ) -> None:
-    flow = QuickFlow(harness("postgres"), harness("duckdb"), tmp_path)
+    flow = Flow(harness("postgres"), harness("duckdb"), tmp_path)
     flow.source.execute("create table items (id int primary key)", "insert into items values (1)")
     flow.run(mode="merge")
     flow.target.execute("create index by_id on items (id)")
@@ -239,7 +238,7 @@ def test_6_staging_a_folder_called_like_a_hive_partition_adds_no_column(
     folder = tmp_path / "run=7"
     folder.mkdir()
     target = DuckDBHarness(folder / "warehouse.duckdb")
-    flow = QuickFlow(harness("postgres"), target, tmp_path)
+    flow = Flow(harness("postgres"), target, tmp_path)
     seed(flow)
     flow.run()
     assert target.query("select * from items order by id limit 1") == [(1, "x1")]
@@ -249,7 +248,7 @@ def test_6_staging_a_folder_called_like_a_hive_partition_adds_no_column(
 def test_6_staging_holds_long_numbers_intervals_and_infinities_exactly(
     harness: Callable[[str], Harness], tmp_path: Path
 ) -> None:
-    flow = QuickFlow(harness("postgres"), harness("duckdb"), tmp_path)
+    flow = Flow(harness("postgres"), harness("duckdb"), tmp_path)
     flow.source.execute(
         "create table items (id int primary key, n numeric, d numeric(38,12), i interval, t timestamp, z timestamptz,"
         " day date)",
@@ -258,7 +257,7 @@ def test_6_staging_holds_long_numbers_intervals_and_infinities_exactly(
         " 'infinity'), (2, 'NaN', '-0.000000000001', '-1 year', '-infinity', 'infinity', '4714-11-24 BC')",
     )
     flow.run()
-    back = QuickFlow(flow.target, harness("postgres"), tmp_path)
+    back = Flow(flow.target, harness("postgres"), tmp_path)
     back.run(table="main.items")
     text = "select items::text from items order by id"
     assert back.target.query(text) == flow.source.query(text)
@@ -282,7 +281,7 @@ def test_6_duckdb_a_merge_replaces_changed_rows_by_delete_and_insert(
     harness: Callable[[str], Harness], tmp_path: Path
 ) -> None:
     """A MERGE that changed every row of 4M took 884 MB."""
-    flow = QuickFlow(harness("postgres"), harness("duckdb"), tmp_path)
+    flow = Flow(harness("postgres"), harness("duckdb"), tmp_path)
     seed(flow)
     flow.run(mode="merge")
     statements = [sql.split()[0].lower() for sql in flow.plan(mode="merge").sql]
@@ -293,7 +292,7 @@ def test_6_duckdb_a_merge_replaces_changed_rows_by_delete_and_insert(
     assert flow.target.query("select count(*) from items where name = 'y'") == [(3,)]
 
 
-def test_6_a_users_sql_is_never_translated(quick: QuickFlow) -> None:
+def test_6_a_users_sql_is_never_translated(quick: Flow) -> None:
     """sqlglot is silently wrong at times: `5.5::int` rounds in one engine and truncates in another."""
     modules = "\n".join(path.read_text() for path in (REPO / "penstock").rglob("*.py"))
     assert "transpile" not in modules

@@ -28,8 +28,7 @@ from penstock.errors import SourceMoved, StagingLost
 from penstock.run.prepare import Prepared
 from penstock.schema import TableName
 from penstock.testing.postgres import EmbeddedPostgres
-from tests.conformance.harness import DuckDBHarness, Harness, PostgresHarness
-from tests.conformance.quick import QuickFlow
+from tests.conformance.harness import DuckDBHarness, Flow, Harness, PostgresHarness
 
 pytestmark = pytest.mark.postgres
 
@@ -172,7 +171,7 @@ def test_1_duckdb_one_file_as_source_and_target_lets_go_before_the_commit(
 ) -> None:
     file = harness("duckdb")
     file.execute("create table items as select range as id, 'x' as name from range(1000)")
-    flow = QuickFlow(file, file, tmp_path)
+    flow = Flow(file, file, tmp_path)
     record = flow.run(path="fused", target="to.main.copied", mode="merge", keys=["id"])
     assert (record.path, record.rows) == ("fused", 1000)
     assert file.query("select count(*), count(distinct id) from copied") == [(1000, 1000)]
@@ -192,14 +191,14 @@ def test_1_duckdb_a_workers_connection_is_closed_before_its_receipt(
             open_then.append(readers[source.path.resolve()])
 
     monkeypatch.setattr(staging, "failpoint", seen)
-    QuickFlow(source, target, tmp_path).run(path="fused")
+    Flow(source, target, tmp_path).run(path="fused")
     assert open_then == [1]  # the driver's own, which holds the moment
 
 
 # ---------------------------------------------------------------- 2. tasks
 
 
-def staged_by(flow: QuickFlow, look: Callable[[Prepared, Sink, list[Receipt]], None], **options: Any) -> None:
+def staged_by(flow: Flow, look: Callable[[Prepared, Sink, list[Receipt]], None], **options: Any) -> None:
     """Run the pipeline, and look around when every task has written and nothing is committed."""
     from penstock.run.pipeline import run
     from tests.faults.bare import stage_here
@@ -218,7 +217,7 @@ def test_2_tasks_workers_never_commit_to_the_target(
     harness: Callable[[str], Harness], backend: str, tmp_path: Path
 ) -> None:
     source, target = harness("postgres"), harness(backend)
-    flow = QuickFlow(source, target, tmp_path)
+    flow = Flow(source, target, tmp_path)
     source.execute("create table items as select generate_series(1, 10) as id")
     flow.run()
     source.execute("insert into items values (11)")
@@ -237,7 +236,7 @@ def test_2_tasks_names_of_staging_have_a_fixed_length(postgres: PostgresHarness,
     assert {len(staging_name(run, number)) for number in (0, 7, 9999)} == {39}
     assert len({staging_name(run, number) for number in range(100)}) == 100
     postgres.execute(*(f"create table {'t' * 62}{n} as select {n} as id" for n in (1, 2)))
-    flow = QuickFlow(postgres, postgres, tmp_path)
+    flow = Flow(postgres, postgres, tmp_path)
     for number in (1, 2):
         long = f"{'t' * 62}{number}"
         staged_by(
@@ -254,7 +253,7 @@ def test_2_tasks_a_task_whose_staging_was_swept_writes_nothing(postgres: Postgre
     """The run's own table in staging is its token: without it a late attempt leaves no receipt."""
     postgres.execute("create table items as select generate_series(1, 10) as id")
     kept: list[Sink] = []
-    flow = QuickFlow(postgres, postgres, tmp_path)
+    flow = Flow(postgres, postgres, tmp_path)
     staged_by(
         flow,
         lambda prepared, sink, receipts: kept.append(pickle.loads(pickle.dumps(sink))),  # noqa: S301  our own object
@@ -314,7 +313,7 @@ def test_2_tasks_abort_ends_the_sessions_of_late_workers_before_it_sweeps(
     from penstock.run.records import RunOptions
 
     postgres.execute("create table items as select generate_series(1, 10) as id")
-    flow = QuickFlow(postgres, postgres, tmp_path)
+    flow = Flow(postgres, postgres, tmp_path)
     pipeline = flow.pipeline(path="fused", target="to.public.copied")
     run = new_run()
     prepared = prepare(flow.project(pipeline), pipeline, "public.items", run, RunOptions())

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import DataError, PlanRefused
+from penstock.run.pipeline import stage_with_spark
 from tests.conformance.harness import Flow, Harness
 from tests.conformance.values import (
     DUCKDB,
@@ -51,7 +52,7 @@ def make(harness: Callable[[str], Harness], tmp_path: Path) -> Callable[..., Flo
     def build(source: Harness | str, target: Harness | str) -> Flow:
         one = harness(source) if isinstance(source, str) else source
         other = harness(target) if isinstance(target, str) else target
-        return Flow(one, other, tmp_path)
+        return Flow(one, other, tmp_path, stage_with_spark)
 
     return build
 

@@ -27,33 +27,33 @@ def loaded(flow: Flow, columns: str = "id, name, price") -> list[tuple[object, .
     return [tuple(str(v) if v is not None and not isinstance(v, (int, str, bool)) else v for v in row) for row in rows]
 
 
-def test_append_adds_every_row_on_every_run(pair: Flow) -> None:
-    seed(pair, "(1, 'a', 1.50)", "(2, null, null)", "(3, '', -0.01)")
-    first = pair.run()
+def test_append_adds_every_row_on_every_run(spark_pair: Flow) -> None:
+    seed(spark_pair, "(1, 'a', 1.50)", "(2, null, null)", "(3, '', -0.01)")
+    first = spark_pair.run()
     assert (first.state, first.rows, first.inserted) == ("done", 3, 3)
-    assert loaded(pair) == [(1, "a", "1.50"), (2, None, None), (3, "", "-0.01")]
-    pair.run()
-    assert len(loaded(pair)) == 6
-    assert pair.target.leftovers() == []
+    assert loaded(spark_pair) == [(1, "a", "1.50"), (2, None, None), (3, "", "-0.01")]
+    spark_pair.run()
+    assert len(loaded(spark_pair)) == 6
+    assert spark_pair.target.leftovers() == []
 
 
-def test_truncate_replaces_all_rows(pair: Flow) -> None:
-    seed(pair, "(1, 'a', 1)", "(2, 'b', 2)")
-    pair.run(mode="truncate")
-    seed(pair, "(2, 'B', 2)", "(3, 'c', 3)")
-    second = pair.run(mode="truncate")
+def test_truncate_replaces_all_rows(spark_pair: Flow) -> None:
+    seed(spark_pair, "(1, 'a', 1)", "(2, 'b', 2)")
+    spark_pair.run(mode="truncate")
+    seed(spark_pair, "(2, 'B', 2)", "(3, 'c', 3)")
+    second = spark_pair.run(mode="truncate")
     assert (second.deleted, second.inserted) == (2, 2)
-    assert loaded(pair) == [(2, "B", "2.00"), (3, "c", "3.00")]
+    assert loaded(spark_pair) == [(2, "B", "2.00"), (3, "c", "3.00")]
 
 
-def test_merge_inserts_and_updates_only_what_changed(pair: Flow) -> None:
-    seed(pair, "(1, 'a', 1)", "(2, 'b', 2)", "(3, 'c', 3)")
-    first = pair.run(mode="merge")
+def test_merge_inserts_and_updates_only_what_changed(spark_pair: Flow) -> None:
+    seed(spark_pair, "(1, 'a', 1)", "(2, 'b', 2)", "(3, 'c', 3)")
+    first = spark_pair.run(mode="merge")
     assert (first.inserted, first.updated) == (3, 0)
-    seed(pair, "(1, 'a', 1)", "(2, 'B', 2)", "(4, 'd', null)")
-    second = pair.run(mode="merge")
+    seed(spark_pair, "(1, 'a', 1)", "(2, 'B', 2)", "(4, 'd', null)")
+    second = spark_pair.run(mode="merge")
     assert (second.inserted, second.updated, second.deleted) == (1, 1, 0)
-    assert loaded(pair) == [(1, "a", "1.00"), (2, "B", "2.00"), (3, "c", "3.00"), (4, "d", None)]
+    assert loaded(spark_pair) == [(1, "a", "1.00"), (2, "B", "2.00"), (3, "c", "3.00"), (4, "d", None)]
 
 
 def test_merge_scd1_is_an_alias(flow: Flow) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from penstock.run.pipeline import stage_with_spark
 from tests.conformance.harness import Flow, Harness, PostgresHarness
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -54,7 +55,7 @@ def bank(harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
         f"insert into items select n, {BALANCE}, repeat('x', 600) from generate_series(1, {ACCOUNTS}) as n",
         "vacuum analyze items",
     )
-    return Flow(source, harness("duckdb"), tmp_path)
+    return Flow(source, harness("duckdb"), tmp_path, stage_with_spark)
 
 
 def test_one_moment_under_a_moving_workload(bank: Flow) -> None:
