@@ -237,3 +237,19 @@ def test_a_triggers_own_words_are_not_repeated(harness: Callable[[str], Harness]
     with pytest.raises(PenstockError) as caught:
         move(flow, mode="merge")
     assert "secret-cell" not in str(caught.value.to_record())
+
+
+def test_a_new_table_gets_the_default_privileges_of_its_schema(
+    harness: Callable[[str], Harness], tmp_path: Path
+) -> None:
+    flow = Flow(harness("postgres"), harness("postgres"), tmp_path)
+    flow.source.execute("create table items (id int primary key)", "insert into items values (1), (2)")
+    flow.target.execute(
+        "do $$ begin create role looker; exception when duplicate_object then null; end $$",
+        "alter default privileges in schema public grant select on tables to looker",
+    )
+    assert move(flow, mode="merge").inserted == 2
+    assert flow.target.query("select has_table_privilege('looker', 'public.items', 'select')") == [(True,)]
+    assert flow.target.leftovers() == []
+    with pytest.raises(psycopg.errors.UniqueViolation):
+        flow.target.execute("insert into items values (1)")

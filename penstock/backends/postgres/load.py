@@ -222,11 +222,30 @@ class PostgresLoad(Load):
                     session.execute(statement)
                 continue
             schema = identifier(ddl.table.schema or self._config.schema_)
+            if self._gives_privileges(ddl.table.schema or self._config.schema_):
+                # They come with CREATE TABLE only; a table that moves in would be closed to its readers.
+                columns = ", ".join(identifier(staged.column.name) for staged in load.columns)
+                session.execute(create_table(ddl, qualified(ddl.table), with_key=False))
+                session.execute(
+                    f"insert into {qualified(ddl.table)} ({columns}) select {columns} from _penstock.{staging}"
+                )
+                continue
             session.execute(f"alter table _penstock.{staging} set schema {schema}")
             session.execute(f"alter table {schema}.{staging} rename to {identifier(ddl.table.table)}")
             if ddl.primary_key:
                 key = ", ".join(identifier(name) for name in ddl.primary_key)
                 session.execute(f"alter table {schema}.{identifier(ddl.table.table)} add primary key ({key})")
+
+    def _gives_privileges(self, schema: str) -> bool:
+        """Whether tables that this user makes in the schema get default privileges."""
+        return bool(
+            self._session.query(
+                "select 1 from pg_catalog.pg_default_acl where defaclobjtype = 'r'"
+                " and pg_catalog.pg_has_role(defaclrole, 'usage')"
+                " and defaclnamespace in (0, (select oid from pg_catalog.pg_namespace where nspname = %s))",
+                (schema,),
+            )
+        )
 
     def _send_commit(self, done: LoadResult) -> None:
         try:
