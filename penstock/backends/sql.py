@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import pyarrow as pa
@@ -71,7 +71,6 @@ class Counts:
     inserted: int = 0
     updated: int = 0
     deleted: int = 0
-    steps: list[str] = field(default_factory=list)
 
     def add(self, name: str, rows: int) -> None:
         if name:
