@@ -47,8 +47,7 @@ class Native:
     Two SQL templates take `{}` for the staged column: `decode` turns what was staged into the
     target's type; `valid` is true where that loses nothing (empty: always true). `direct` says
     that what the sink stages is of the target's own type already, so a staging table may become
-    the target. `remember` asks for the logical type to be kept beside the table, because the
-    column itself is only text.
+    the target.
     """
 
     sql: str
@@ -56,7 +55,6 @@ class Native:
     decode: str = "{}"
     valid: str = ""
     direct: bool = True
-    remember: bool = False
     note: str = ""  # for the plan: what a reader should know
     remedy: str = ""  # of a refusal: a line of TOML that would do
     fallback: bool = False  # the text form holds values that the Arrow form cannot: see BeyondArrow

@@ -78,11 +78,10 @@ def test_text_that_says_less_than_the_value_is_refused_with_a_cast_that_would_do
         Column("c", pa.list_(pa.string()), None, "postgres:varchar(5)[]"),
     ],
 )
-def test_types_duckdb_lacks_are_kept_as_text_and_remembered(column: Column) -> None:
+def test_types_duckdb_lacks_are_kept_as_text(column: Column) -> None:
     native = held(column)
     assert native.sql in {"VARCHAR", "VARCHAR[]"}
     assert native.verdict is Verdict.EXACT
-    assert native.remember
     assert not native.fallback
 
 

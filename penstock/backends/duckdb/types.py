@@ -222,7 +222,7 @@ def _fresh(column: Column) -> Native:
             "numbers without a limit are kept as text; to compute with them declare "
             f'columns.{toml_key(column.name)} = "decimal(38,9)", which is checked for every value'
         )
-    return Native(sql, remember=_only_text(column), note=note)
+    return Native(sql, note=note)
 
 
 def _own(column: Column, staged: str, own: str) -> Native:
@@ -252,12 +252,6 @@ def _typed_text(kind: str) -> Native:
 
 def _reads(kind: str) -> str:
     return "json_valid(cast({} as varchar))" if kind == JSON else f"try_cast({{}} as {_TYPED_TEXT[kind]}) is not null"
-
-
-def _only_text(column: Column) -> bool:
-    """True where the DuckDB column says less than the canonical one: only text is left of it."""
-    leaf = column.type.value_type if pa.types.is_list(column.type) else column.type
-    return pa.types.is_string(leaf) and (column.logical is not None or bool(column.native))
 
 
 # ---------------------------------------------------------------- casts that the user asks for

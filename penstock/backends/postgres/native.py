@@ -179,21 +179,19 @@ def _same(column: Column, own: Held, want: Held | None) -> Native:
         return _enum(column, own.labels, want)
     if own.missing:
         return Native(
-            TEXT, Verdict.WIDENED, remember=True, fallback=_fallback(column),
+            TEXT, Verdict.WIDENED, fallback=_fallback(column),
             note=f"the target has no type {own.missing}: kept as its text",
         )  # fmt: skip
     direct = not own.ddl and _is_direct(column, own)
     widened = column.type in _WIDENED or (pa.types.is_timestamp(column.type) and column.type.unit in ("s", "ms"))
-    foreign = column.logical is not None and own.sql == TEXT and column.native_in("postgres") is None
     note = ""
-    if foreign and column.logical is not None:
+    if column.logical is not None and own.sql == TEXT and column.native_in("postgres") is None:
         note = "an enum kept as text" if column.logical.kind == ENUM else "kept as its text"
     return Native(
         own.sql,
         Verdict.WIDENED if widened else Verdict.EXACT,
         decode="{}" if direct else _typed(column, own.sql),
         direct=direct,
-        remember=foreign,
         note=note,
         fallback=_fallback(column),
         ddl=own.ddl,
