@@ -192,7 +192,7 @@ class TargetColumn:
     nullable: bool = True
     has_default: bool = False
     generated: bool = False
-    identity: bool = False
+    identity: Literal["", "default", "always"] = ""  # "always": the server lets no UPDATE set it
     collation: str = ""  # quoted; only one under which different texts are equal, so that keys fall together
 
 
@@ -208,9 +208,13 @@ class TargetTable:
     owners: frozenset[str] = frozenset()  # the pipelines recorded in `_penstock.tables`
     loaded: frozenset[str] = frozenset()  # columns that Penstock has loaded before
     rows: int | None = None  # an estimate
+    triggers: tuple[str, ...] = ()  # that may leave out rows of a statement without an error
 
     def column(self, name: str) -> TargetColumn | None:
         return next((c for c in self.columns if c.name == name), None)
+
+
+Figure = Literal["inserted", "updated", "deleted"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -218,12 +222,22 @@ class Execute:
     """A statement of the load. `counts` says which figure its row count adds to.
 
     If it fails and one of `diagnose` finds rows, that check's error is raised instead of the
-    driver's.
+    driver's. `touches` counts, before it, the rows that it must touch: another number afterwards
+    ends the load.
     """
 
     sql: str
-    counts: Literal["", "inserted", "updated", "deleted"] = ""
+    counts: Figure | Literal[""] = ""
     diagnose: tuple[Check, ...] = ()
+    touches: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """A query for one number, added to a figure that the statement after it does not report."""
+
+    sql: str
+    counts: Figure
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,7 +268,7 @@ class UserSql:
     place: str  # "transforms_pre[0]"
 
 
-Step = Execute | Check | UserSql
+Step = Execute | Tally | Check | UserSql
 
 RAW = "_penstock_raw"  # the relation that a load's steps find the staged rows under, as staged
 STAGED = "_penstock_staged"  # the same, decoded to the target's types (made by the first step)

@@ -14,7 +14,18 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.backends.base import Check, LoadPlan, LoadResult, Receipt, Step, TableLoad, UserSql, Window
+from penstock.backends.base import (
+    Check,
+    Execute,
+    LoadPlan,
+    LoadResult,
+    Receipt,
+    Step,
+    TableLoad,
+    Tally,
+    UserSql,
+    Window,
+)
 from penstock.errors import DataError, PenstockError, PlanStale, StagingLost, StateError, TargetError
 from penstock.schema import Column, Logical, TableName
 
@@ -99,17 +110,36 @@ def _run_step(session: SqlSession, load: TableLoad, step: Step, counts: Counts, 
                 remedy="remove the transaction control from it",
                 place=str(load.table),
             )
+    elif isinstance(step, Tally):
+        counts.add(step.counts, int(session.query(step.sql)[0][0]))
     elif step.diagnose and savepoints:
         session.savepoint()
         try:
-            counts.add(step.counts, session.execute(step.sql))
+            counts.add(step.counts, _execute(session, load, step))
         except PenstockError:
             session.rollback_to_savepoint()
             for check in step.diagnose:
                 _raise_findings(session, load, check)
             raise
     else:
-        counts.add(step.counts, session.execute(step.sql))
+        counts.add(step.counts, _execute(session, load, step))
+
+
+def _execute(session: SqlSession, load: TableLoad, step: Execute) -> int:
+    if not step.touches:
+        return session.execute(step.sql)
+    wanted = int(session.query(step.touches)[0][0])
+    touched = session.execute(step.sql)
+    if touched != wanted:
+        # A trigger that answers NULL leaves its row out, and the statement succeeds all the same.
+        raise TargetError(
+            "the target did not take every row",
+            why=f"a statement had {wanted} rows to write and wrote {touched}: a trigger of the target left some out",
+            kept="nothing was committed",
+            remedy="see the triggers in `penstock plan`; disable the one that drops rows, or filter them in the query",
+            place=str(load.table),
+        )
+    return touched
 
 
 def _raise_findings(session: SqlSession, load: TableLoad, check: Check) -> None:

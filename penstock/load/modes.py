@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import sqlglot
 
-from penstock.backends.base import RAW, STAGED, Check, Dialect, Execute, StagedColumn, Step
+from penstock.backends.base import RAW, STAGED, Check, Dialect, Execute, StagedColumn, Step, Tally
 from penstock.errors import PlanRefused
 from penstock.project.model import Pipeline
 from penstock.schema import ColumnDef, TableName
@@ -37,6 +37,7 @@ class Statement:
     exists: bool = True
     indexed: bool = False  # the target has a key of its own
     identity: tuple[str, ...] = ()
+    triggers: bool = False  # the target has some that may leave out rows
     full_refresh: bool = False
     tracked: tuple[str, ...] = ()  # scd2: the columns whose change makes a version
 
@@ -62,6 +63,10 @@ class Statement:
 
     def key_text(self) -> str:
         return self.dialect.key_text(self.keys) if self.keys else "'(no key)'"
+
+    def all_of(self, relation: str) -> str:
+        """How many rows a statement over the relation must touch; asked only where some may be left out."""
+        return f"select count(*) from {relation}" if self.triggers else ""
 
     def insert(self, names: Sequence[str], select: str) -> str:
         overriding = self.dialect.overriding() if self.identity else ""
@@ -237,19 +242,24 @@ def append(statement: Statement) -> list[Step]:
     select = f"select {statement.listed(names)}\nfrom {STAGED}"
     if statement.full_refresh and statement.exists:
         return [*truncate(statement)]
-    return [Execute(statement.insert(names, select), "inserted")]
+    return [Execute(statement.insert(names, select), "inserted", touches=statement.all_of(STAGED))]
 
 
 def truncate(statement: Statement) -> list[Step]:
     steps: list[Step] = []
     if statement.exists:
-        # DELETE, not TRUNCATE: an older reader's snapshot would see an emptied table.
-        sql = f"delete from {statement.target} as t\nwhere {_live(statement)}"
-        if statement.pipeline.truncate_with == "truncate":
-            sql = f"truncate {statement.target}"
-        steps = [*shrink_guard(statement), Execute(sql, "deleted")]
+        steps = [*shrink_guard(statement), *_emptied(statement)]
     select = f"select {statement.listed(statement.names)}\nfrom {STAGED}"
-    return [*steps, Execute(statement.insert(statement.names, select), "inserted")]
+    return [*steps, Execute(statement.insert(statement.names, select), "inserted", touches=statement.all_of(STAGED))]
+
+
+def _emptied(statement: Statement) -> list[Step]:
+    if statement.pipeline.truncate_with == "truncate":
+        count = Tally(f"select count(*) from {statement.target}", "deleted")
+        return [count, Execute(f"truncate {statement.target}")]
+    # DELETE, not TRUNCATE: an older reader's snapshot would see an emptied table.
+    rows = f"{statement.target} as t\nwhere {_live(statement)}"
+    return [Execute(f"delete from {rows}", "deleted", touches=statement.all_of(rows))]
 
 
 def merge(statement: Statement) -> list[Step]:
@@ -283,7 +293,9 @@ def _update_changed(statement: Statement) -> list[Step]:
         f"update {statement.target} as t\nset {', '.join(sets)}\nfrom {CHANGED} as s"
         f"\nwhere not s.{IS_NEW} and {statement.same_key('t', 's')}",
         "updated",
+        touches=statement.all_of(f"{CHANGED} where not {IS_NEW}"),
     )
+    new = f"{CHANGED}\nwhere {IS_NEW}"
     return [
         Execute(
             f"create temporary table {CHANGED} as\n"
@@ -292,7 +304,9 @@ def _update_changed(statement: Statement) -> list[Step]:
             f"where {absent} or {_changed(statement)}"
         ),
         *([update] if sets else []),
-        Execute(statement.insert(statement.names, f"select {names}\nfrom {CHANGED}\nwhere {IS_NEW}"), "inserted"),
+        Execute(
+            statement.insert(statement.names, f"select {names}\nfrom {new}"), "inserted", touches=statement.all_of(new)
+        ),
         Execute(f"drop table {CHANGED}"),
     ]
 
@@ -344,8 +358,9 @@ def _vanished(statement: Statement) -> str:
 def _merge_deletes(statement: Statement) -> list[Step]:
     quote = statement.dialect.quote
     deletes = statement.pipeline.deletes
+    gone = f"{statement.target} as t\nwhere {_vanished(statement)}"
     if deletes == "hard":
-        sql = f"delete from {statement.target} as t\nwhere {_vanished(statement)}"
+        sql = f"delete from {gone}"
     elif deletes == "soft":
         sql = (
             f"update {statement.target} as t\nset {quote(DELETED)} = true, {quote(DELETED_AT)} ="
@@ -353,7 +368,7 @@ def _merge_deletes(statement: Statement) -> list[Step]:
         )
     else:
         return []
-    return [*shrink_guard(statement), Execute(sql, "deleted")]
+    return [*shrink_guard(statement), Execute(sql, "deleted", touches=statement.all_of(gone))]
 
 
 def scd2(statement: Statement) -> list[Step]:
@@ -381,27 +396,39 @@ def scd2(statement: Statement) -> list[Step]:
         closes = f"set {quote(VALID_TO)} = {now}, {quote(IS_CURRENT)} = false"
         if pipeline.deletes == "close":
             steps += shrink_guard(statement)
-            steps.append(Execute(f"update {statement.target} as t\n{closes}\nwhere {_vanished(statement)}", "deleted"))
-        if tracked:
+            where = f"where {_vanished(statement)}"
             steps.append(
                 Execute(
-                    f"update {statement.target} as t\n{closes}\nfrom {STAGED} as s\n"
-                    f"where t.{quote(IS_CURRENT)} and {statement.same_key('t', 's')}\n"
-                    f"  and {statement.differs(tracked, 't', 's')}",
-                    "updated",
+                    f"update {statement.target} as t\n{closes}\n{where}",
+                    "deleted",
+                    touches=statement.all_of(f"{statement.target} as t {where}"),
                 )
             )
+        if tracked:
+            changed = (
+                f"{STAGED} as s\nwhere t.{quote(IS_CURRENT)} and {statement.same_key('t', 's')}\n"
+                f"  and {statement.differs(tracked, 't', 's')}"
+            )
+            steps.append(
+                Execute(
+                    f"update {statement.target} as t\n{closes}\nfrom {changed}",
+                    "updated",
+                    touches=statement.all_of(f"{statement.target} as t, {changed}"),
+                )
+            )
+    absent = (
+        f"where not exists (select 1 from {statement.target} as t"
+        f" where t.{quote(IS_CURRENT)} and {statement.same_key('t', 's')})"
+    )
     names = (*statement.names, VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH)
     select = (
         f"select {statement.listed(statement.names, 's')}, {now}, cast(null as {statement.dialect.timestamp_type}),"
         f" true, {statement.dialect.row_hash(tracked or statement.keys, 's')}\nfrom {STAGED} as s"
     )
     if statement.exists:
-        select += (
-            f"\nwhere not exists (select 1 from {statement.target} as t"
-            f" where t.{quote(IS_CURRENT)} and {statement.same_key('t', 's')})"
-        )
-    return [*steps, Execute(statement.insert(names, select), "inserted")]
+        select += f"\n{absent}"
+    opens = Execute(statement.insert(names, select), "inserted", touches=statement.all_of(f"{STAGED} as s\n{absent}"))
+    return [*steps, opens]
 
 
 MODES = {"append": append, "truncate": truncate, "merge": merge, "scd2": scd2}

@@ -125,9 +125,12 @@ def _from_text(value: str, want: str, server: int) -> str:
     if base in _FLOATS:
         same = f"({value})::{base}::text::numeric = ({value})::numeric"
         return f"case when {readable(base)} and {readable('numeric')} then {same} else false end"
+    # These words mean another moment at every run.
+    moving = f"({value}) ~* '(now|today|tomorrow|yesterday)'"
     if base == "date":
         same = f"({value})::timestamptz = ({value})::date::timestamptz"
-        return f"case when {readable('timestamptz')} and {readable('date')} then {same} else false end"
+        fits = f"{readable('timestamptz')} and {readable('date')}"
+        return f"case when {moving} then false when {fits} then {same} else false end"
     whole = f"{function}({value}::text, {quoted})"
     if _TIMES.fullmatch(want):
         plain = _TIMES.sub(r"\1 \3 time zone", want)
@@ -137,7 +140,7 @@ def _from_text(value: str, want: str, server: int) -> str:
         if zoned != plain:
             # A zone in the text is dropped without a word; in UTC, where all sessions are, it shows.
             same = f"{same} and ({value})::{zoned} = ({value})::{plain}::{zoned}"
-        return f"case when {cut} or not {whole} then false else {same} end"
+        return f"case when {cut} or {moving} or not {whole} then false else {same} end"
     return whole
 
 

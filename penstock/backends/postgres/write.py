@@ -38,7 +38,8 @@ _NO_SUCH_TYPE = ("42704", "3F000", "42601", "42P01", "22023")
 
 _COLUMNS = """
 select a.attname::text, a.atttypid::int8, a.atttypmod, not a.attnotnull, a.atthasdef,
-       a.attgenerated <> '', a.attidentity <> '',
+       a.attgenerated <> '',
+       case a.attidentity when 'a' then 'always' when 'd' then 'default' else '' end,
        coalesce((select quote_ident(n.nspname) || '.' || quote_ident(c.collname) from pg_collation c
                  join pg_namespace n on n.oid = c.collnamespace
                  where c.oid = a.attcollation and not c.collisdeterministic), '')
@@ -55,6 +56,14 @@ select 'it is referred to by foreign key ' || quote_ident(conname) || ' of ' || 
   from pg_constraint where confrelid = %(oid)s and contype = 'f' and conrelid <> %(oid)s
 union all
 select 'row security is on' from pg_class where oid = %(oid)s and relrowsecurity
+"""
+# Before a row, also of a partition: such a trigger may answer NULL. The bits of tgtype are ROW and BEFORE.
+_DROPPING = """
+select distinct tgname::text from pg_trigger
+where tgtype & 3 = 3 and not tgisinternal and tgenabled in ('O', 'A') and tgrelid in (
+  select %(oid)s::oid union select relid from pg_partition_tree(%(oid)s::oid)
+  union select inhrelid from pg_inherits where inhparent = %(oid)s)
+order by 1
 """
 _REFUSALS = {
     "v": "it is a view",
@@ -114,6 +123,7 @@ class PostgresTarget(Target):
             owners_of(self._session, table) if self._has_catalog("tables") else frozenset(),
             frozenset(remembered(self._session, table)) if self._has_catalog("columns") else frozenset(),
             estimate if estimate >= 0 else None,
+            tuple(name for (name,) in self._query_named(_DROPPING, {"oid": found.oid})),
         )
 
     def has_schema(self, schema: str) -> bool:
