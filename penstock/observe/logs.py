@@ -17,6 +17,7 @@ from typing import Any
 from penstock.observe.redact import redact
 
 ENV = "PENSTOCK_LOG"
+DEFAULT_LEVEL = "info"  # a run without a terminal tells how far it has got
 ROOT = "penstock"
 QUIET = ("py4j", "pyspark", "urllib3", "sqlglot", "sqlalchemy")
 
@@ -65,7 +66,7 @@ class Log:
 def setup(level: str | None = None) -> None:
     """Send Penstock's logs to stderr and quiet the libraries. Safe twice."""
     logger = logging.getLogger(ROOT)
-    logger.setLevel(_level(level or os.environ.get(ENV, "warning")))
+    logger.setLevel(_level(level or os.environ.get(ENV, DEFAULT_LEVEL)))
     logger.propagate = False
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
@@ -87,7 +88,8 @@ def write_traceback(folder: Path, text: str) -> Path:
 
 
 def _level(name: str) -> int:
-    return {"debug": logging.DEBUG, "info": logging.INFO, "error": logging.ERROR}.get(name.lower(), logging.WARNING)
+    known = {"debug": logging.DEBUG, "warning": logging.WARNING, "error": logging.ERROR}
+    return known.get(name.lower(), logging.INFO)
 
 
 def _shown(value: object) -> str:

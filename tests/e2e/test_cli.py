@@ -135,7 +135,7 @@ def test_run_plan_and_history_of_a_native_pipeline(project: Project) -> None:
 @pytest.mark.spark
 @pytest.mark.postgres
 def test_run_by_tag_shows_a_line_per_phase_and_a_table(project: Project) -> None:
-    done = project.run("run", "--select", "tag:hourly", PENSTOCK_LOG="info")
+    done = project.run("run", "--select", "tag:hourly")
     assert done.returncode == 0, done.stderr
     for line in ("planning pipeline=customers", "copying pipeline=customers", "done pipeline=customers"):
         assert line in done.stderr
@@ -206,7 +206,7 @@ def test_one_failing_pipeline_does_not_stop_the_others(project: Project) -> None
     project.write(PROJECT + TWICE)
     done = project.run("run", "twice", "same")
     assert done.returncode == 1
-    assert "error:   pipeline twice:" in done.stderr or "twice" in done.stderr.splitlines()[0]
+    assert [line for line in done.stderr.splitlines() if line.startswith("error:") and "twice" in line]
     assert [line.split()[0] for line in done.stdout.splitlines() if line[:1] in "✓✗"] == ["✗", "✓"]
     records = project.json("run", "twice", "same")
     assert [record["state"] for record in records] == ["failed", "done"]
@@ -246,7 +246,7 @@ def test_bad_input_gets_a_clear_error(project: Project, case: str) -> None:
     project.write(text)
     done = project.run("run", "same")
     assert done.returncode == code, done.stderr
-    assert done.stderr.startswith("error:"), done.stderr
+    assert [line for line in done.stderr.splitlines() if line.startswith("error:")], done.stderr
     assert "this is a bug" not in done.stderr
     for word in said:
         assert word in done.stderr
