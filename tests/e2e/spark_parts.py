@@ -18,17 +18,25 @@ from penstock.errors import DataError, LinkLost, PenstockError
 from penstock.schema import Column
 
 BATCH = 50_000
+MEETING_SECONDS = 60.0
 WIRE = [("id", Column("id", pa.int64())), ("label", Column("name", pa.string()))]
 
 
 @dataclass(frozen=True)
 class Numbers(Partition):
-    """Rows `start` … `stop`: an id and its text."""
+    """Rows `start` … `stop`: an id and its text. With `meeting`, not before two workers are at work."""
 
     start: int
     stop: int
+    meeting: Path | None = None
 
     def read(self) -> Iterator[pa.RecordBatch]:
+        if self.meeting is not None:
+            (self.meeting / str(os.getpid())).touch()
+            deadline = time.monotonic() + MEETING_SECONDS
+            while len(list(self.meeting.iterdir())) < 2:
+                assert time.monotonic() < deadline, "no second worker came"
+                time.sleep(0.01)
         for start in range(self.start, self.stop, BATCH):
             ids = pa.array(range(start, min(start + BATCH, self.stop)), pa.int64())
             yield pa.RecordBatch.from_pydict({"label": pc.cast(ids, pa.string()), "id": ids})

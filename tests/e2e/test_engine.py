@@ -57,9 +57,9 @@ def sink(tmp_path: Path) -> ParquetSink:
     return ParquetSink(folder)
 
 
-def halves(rows: int, parts: int = 4) -> list[Partition]:
+def halves(rows: int, parts: int = 4, meeting: Path | None = None) -> list[Partition]:
     step = rows // parts
-    return [Numbers(part * step, (part + 1) * step) for part in range(parts)]
+    return [Numbers(part * step, (part + 1) * step, meeting) for part in range(parts)]
 
 
 def await_true(condition: Callable[[], object], seconds: float = 20.0) -> None:
@@ -72,10 +72,16 @@ def await_true(condition: Callable[[], object], seconds: float = 20.0) -> None:
 # ---------------------------------------------------------------- fused copy
 
 
-def test_spark_moves_the_data_in_several_tasks_and_workers(spark: Any, run: RunContext, sink: ParquetSink) -> None:
+def test_spark_moves_the_data_in_several_tasks_and_workers(
+    spark: Any, run: RunContext, sink: ParquetSink, tmp_path: Path
+) -> None:
+    meeting = tmp_path / "meeting"
+    meeting.mkdir()
     before = psutil.Process().memory_info().rss
     seen: list[tuple[int, int]] = []
-    receipts = copy(spark, halves(1_000_000), sink, WIRE, run, lambda rows, size: seen.append((rows, size)))
+    receipts = copy(
+        spark, halves(1_000_000, meeting=meeting), sink, WIRE, run, lambda rows, size: seen.append((rows, size))
+    )
     grown = psutil.Process().memory_info().rss - before
     assert [receipt.part for receipt in receipts] == [0, 1, 2, 3]
     assert len({receipt.pid for receipt in receipts}) >= 2
