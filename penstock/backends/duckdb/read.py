@@ -306,6 +306,9 @@ class DuckDBSource(Source):
             return [""], "one partition: a query runs once; partition_on would split it"
         if not self._base_table:
             return [""], "one partition: a view has no row ids; partition_on would split it"
+        if any(name.lower() == "rowid" for name in self._types):
+            # It hides the row ids: ranges of its values would leave out NULLs.
+            return [""], "one partition: a column called rowid hides the row ids; partition_on would split it"
         return self._by_rowid(want)
 
     def _by_rowid(self, want: int) -> tuple[list[str], str]:
