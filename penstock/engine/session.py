@@ -133,9 +133,7 @@ def _alive(running: _Running) -> bool:
 
 def _adopt() -> _Running | None:
     """A session that the user's own program started already: theirs to stop."""
-    from pyspark.sql import SparkSession
-
-    found = SparkSession.getActiveSession()
+    found = status.existing()
     return None if found is None else _Running(found)
 
 

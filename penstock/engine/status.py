@@ -24,6 +24,19 @@ def context(spark: SparkSession) -> Any | None:
     return getattr(spark, "_sc", None)
 
 
+def existing() -> SparkSession | None:
+    """The session that this process has already, whichever thread started it."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession as Session
+
+    active: SparkSession | None = Session.getActiveSession()
+    if active is None and SparkContext._active_spark_context is not None:
+        # "Active" is a thread's own word: another thread's session would be missed, and a second
+        # JVM cannot live beside its one.
+        active = Session.builder.getOrCreate()
+    return active
+
+
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
     """Jobs that this thread starts inside carry `tag`, and their tasks end at once when cancelled."""

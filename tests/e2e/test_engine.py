@@ -471,6 +471,7 @@ if sys.argv[2] == "kill":
 FOREIGN = """
 import sys
 from pathlib import Path
+from threading import Thread
 from types import SimpleNamespace
 import pyarrow as pa
 from pyspark.sql import SparkSession
@@ -479,7 +480,10 @@ from penstock.engine import session
 from penstock.engine.transform import transform
 from penstock.errors import PlanRefused
 from penstock.schema import Column, Schema
-SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false").getOrCreate()
+builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
+starter = Thread(target=builder.getOrCreate)  # any thread of theirs
+starter.start()
+starter.join()
 config = SimpleNamespace(master="local[1]", remote=None, driver_memory="1g", shuffle_partitions=None, conf={})
 spark = session.spark(config, Path(sys.argv[1]))
 try:
