@@ -42,8 +42,8 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 lock:
-	uv pip compile -q requirements.in --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
-		--no-emit-package penstock --python-version 3.11 -o requirements.txt
+	uv pip compile -q pyproject.toml --extra demo --group dev --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
+		--python-version 3.11 -o requirements.txt
 
 bench: setup
 	$(BIN)/python -m benchmarks
