@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.errors import BeyondArrow, PenstockError, SourceMoved
+from penstock.errors import BeyondArrow, PenstockError, SourceError, SourceMoved
 from penstock.schema import Column
 from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
 
@@ -35,8 +35,11 @@ def decode_batch(batch: pa.RecordBatch, columns: Sequence[Column], keys: Sequenc
             arrays.append(_decode(array, column.type))
         except _Beyond as beyond:
             raise _beyond(column, beyond, batch, keys) from None
-        except (pa.ArrowInvalid, pa.ArrowNotImplementedError, pa.ArrowTypeError) as error:
+        except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             raise _unexpected(column, array.type) from error
+        except pa.ArrowNotImplementedError as error:
+            # Not a table that moved: another attempt would meet the same.
+            raise _unreadable(column, array.type) from error
     schema = pa.schema([pa.field(c.name, c.type, c.nullable) for c in columns])
     return pa.RecordBatch.from_arrays(arrays, schema=schema)
 
@@ -110,15 +113,32 @@ def _timestamps(array: pa.Array, want: pa.DataType) -> pa.Array:
 
 
 def _lists(array: pa.ListArray, want: pa.ListType) -> pa.Array:
-    first = array.offsets[0].as_py() if len(array) else 0
-    offsets = pc.subtract(array.offsets, first) if first else array.offsets
+    offsets = list_offsets(array)
     try:
         values = _decode(array.flatten(), want.value_type)
     except _Beyond as beyond:
-        starts = array.offsets.to_numpy()[1:] - first
-        raise _Beyond(beyond.why, np.unique(np.searchsorted(starts, beyond.rows, side="right"))) from None
+        raise _Beyond(beyond.why, rows_of_elements(offsets, beyond.rows)) from None
+    return made_list(array, offsets, values, want)
+
+
+def list_offsets(array: pa.ListArray) -> np.ndarray:
+    """Where each list begins in `array.flatten()`.
+
+    A slice's own offsets begin elsewhere, and under a NULL they may hold anything.
+    """
+    lengths = pc.fill_null(pc.list_value_length(array), 0).to_numpy(zero_copy_only=False)
+    return np.concatenate(([0], np.cumsum(lengths))).astype("int32")
+
+
+def rows_of_elements(offsets: np.ndarray, elements: np.ndarray) -> np.ndarray:
+    """The rows whose lists hold these elements."""
+    return np.unique(np.searchsorted(offsets[1:], elements, side="right"))
+
+
+def made_list(array: pa.ListArray, offsets: np.ndarray, values: pa.Array, type_: pa.ListType) -> pa.Array:
+    """`array` with other `values` in it."""
     nulls = pc.is_null(array) if array.null_count else None
-    return pa.ListArray.from_arrays(offsets, values, type=want, mask=nulls)
+    return pa.ListArray.from_arrays(pa.array(offsets), values, type=type_, mask=nulls)
 
 
 def row_keys(batch: pa.RecordBatch, rows: Sequence[int], keys: Sequence[str]) -> tuple[str, ...]:
@@ -157,4 +177,12 @@ def _unexpected(column: Column, found: pa.DataType) -> PenstockError:
         f"column {column.name!r} is not what it was when the run was planned",
         why=f"{column.type} was planned, {found} arrived",
         remedy="run it again",
+    )
+
+
+def _unreadable(column: Column, found: pa.DataType) -> PenstockError:
+    return SourceError(
+        f"column {column.name!r} cannot be read as {column.type}",
+        why=f"the driver gives {found}",
+        remedy=f'columns.{column.name} = "text"',
     )

@@ -14,7 +14,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.backends.postgres.decode import EPOCH_DAYS, EPOCH_MICROS, FIRST_TIMESTAMP, row_keys
+from penstock.backends.postgres.decode import (
+    EPOCH_DAYS,
+    EPOCH_MICROS,
+    FIRST_TIMESTAMP,
+    list_offsets,
+    made_list,
+    row_keys,
+    rows_of_elements,
+)
 from penstock.errors import DataError, TargetError
 from penstock.schema import Column
 from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
@@ -182,12 +190,9 @@ def _time(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _list(array: pa.ListArray, type_: pa.ListType, staged: str) -> pa.Array:
-    first = array.offsets[0].as_py() if len(array) else 0
-    offsets = pc.subtract(array.offsets, first) if first else array.offsets
+    offsets = list_offsets(array)
     try:
         values = _encode(array.flatten(), type_.value_type, staged.removesuffix("[]"))
     except Unfit as unfit:
-        ends = array.offsets.to_numpy()[1:] - first
-        raise Unfit(unfit.why, np.unique(np.searchsorted(ends, unfit.rows, side="right"))) from None
-    nulls = pc.is_null(array) if array.null_count else None
-    return pa.ListArray.from_arrays(offsets, values, type=wire_type(type_), mask=nulls)
+        raise Unfit(unfit.why, rows_of_elements(offsets, unfit.rows)) from None
+    return made_list(array, offsets, values, wire_type(type_))
