@@ -50,10 +50,16 @@ def plan_all(project: Project, pipelines: Sequence[Pipeline], options: RunOption
     plans: list[PipelinePlan] = []
     failures: list[PenstockError] = []
     for pipeline in pipelines:
+        found: list[PipelinePlan | PenstockError] = []
         try:
-            plans += runner.plan(project, pipeline, options)
+            found += runner.plan_each(project, pipeline, options)
         except PenstockError as error:
-            errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
-            failures.append(error)
+            found.append(error)
+        for one in found:
+            if isinstance(one, PenstockError):
+                errors.show_error(one, pipeline=pipeline.name, show_keys=pipeline.show_keys)
+                failures.append(one)
+            else:
+                plans.append(one)
     refused = any(one.refusals for one in plans)
     return plans, 1 if refused else errors.exit_code(failures)

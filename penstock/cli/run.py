@@ -23,6 +23,7 @@ class Outcome:
     """What became of one table of a pipeline: a line of the table, an entry of the JSON."""
 
     pipeline: str
+    table: str | None  # of a pipeline that has many
     run_id: str | None
     state: str
     mode: str
@@ -82,30 +83,37 @@ def run_one(
     project: Project, pipeline: Pipeline, store: Store, options: RunOptions, failures: list[Exception]
 ) -> list[Outcome]:
     """Run one pipeline with its progress shown; a failure is printed, noted and becomes an outcome."""
-    from penstock.cli import errors, progress
+    from penstock.cli import progress
     from penstock.run import pipeline as runner
 
+    outcomes: list[Outcome] = []
     began = datetime.now(UTC)
     try:
         with progress.reporter(pipeline.name) as report:
-            return [of_record(record) for record in runner.run(project, pipeline, store, options, report)]
+            for one in runner.run_each(project, pipeline, store, options, report):
+                outcome = replace(of_record(one.record), table=one.table if pipeline.tables else None)
+                if one.error is not None:
+                    outcome = replace(outcome, error=_told(one.error, pipeline))
+                    failures.append(one.error)
+                outcomes.append(outcome)
     except Cancelled:
         raise
-    except PenstockError as error:
-        errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
-        failures.append(error)
-        told = error.to_record()
     except Exception as error:  # noqa: BLE001  a bug in one pipeline must not keep the others from running
-        errors.show(error)
         failures.append(error)
-        told = PenstockError(f"unexpected {type(error).__name__}").to_record()
-    if not pipeline.show_keys:
-        told["keys"] = []
-    # The tables that were done before one failed are committed, and the history knows them.
-    runs = [record for record in store.runs(pipeline=pipeline.name, limit=1000) if record.started_at >= began]
-    done = [of_record(record) for record in reversed(runs) if record.state == "done"]
-    failed = next((record for record in runs if record.state == "failed"), None)
-    return [*done, replace(of_record(failed), error=told) if failed else _unstarted(pipeline, told, began)]
+        outcomes.append(_unstarted(pipeline, _told(error, pipeline), began))
+    return outcomes
+
+
+def _told(error: Exception, pipeline: Pipeline) -> dict[str, Any]:
+    """Print the error; its record."""
+    from penstock.cli import errors
+
+    if not isinstance(error, PenstockError):
+        errors.show(error)
+        return PenstockError(f"unexpected {type(error).__name__}").to_record()
+    errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
+    told = error.to_record()
+    return told if pipeline.show_keys else told | {"keys": []}
 
 
 def of_record(record: RunRecord) -> Outcome:
@@ -113,6 +121,7 @@ def of_record(record: RunRecord) -> Outcome:
     seconds = record.seconds or 0.0
     return Outcome(
         pipeline=record.pipeline,
+        table=None,
         run_id=record.run_id,
         state=record.state,
         mode=record.mode or "",
@@ -135,6 +144,7 @@ def _unstarted(pipeline: Pipeline, error: dict[str, Any], began: datetime) -> Ou
     """A pipeline that failed before the history knew of it: a connection that is not there, say."""
     return Outcome(
         pipeline=pipeline.name,
+        table=None,
         run_id=None,
         state="failed",
         mode=pipeline.mode,

@@ -6,25 +6,26 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Unpack
 
-from tenacity import Retrying, retry_if_exception, stop_after_attempt, wait_exponential
-
-from penstock.backends.base import LoadResult, Receipt, RunContext, Sink
-from penstock.errors import BeyondArrow, Cancelled, DataError, PenstockError
+from penstock.backends.base import Load, LoadResult, Receipt, RunContext, Sink
+from penstock.errors import BeyondArrow, Cancelled, DataError, PenstockError, StateError
+from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
 from penstock.project.model import Pipeline, Project
 from penstock.run.prepare import Prepared, prepare, source_tables
 from penstock.run.records import ColumnPlan, Finding, Phase, PipelinePlan, ProgressEvent, RunOptions
-from penstock.state import RunRecord, Store
+from penstock.state import RunRecord, RunState, Store
 from penstock.state.base import Figures
 
 ATTEMPTS = 3  # of a run whose error is transient; each attempt stages anew
-BACKOFF_SECONDS = 1.0
+BACKOFF_SECONDS = 1.0  # before the second; twice as long before each later one
+
+log = logs.Log("run")
 
 Report = Callable[[ProgressEvent], None]
 Stage = Callable[[Project, Prepared, Sink, Callable[[int, int], None]], list[Receipt]]
@@ -45,26 +46,49 @@ def stage_with_spark(
 def plan(project: Project, pipeline: Pipeline, options: RunOptions | None = None) -> list[PipelinePlan]:
     """One plan per table. Opens both ends, moves nothing, refuses nothing: refusals are in the plans."""
     plans = []
-    for table in source_tables(project, pipeline):
-        prepared = prepare(project, pipeline, table, _context(project, pipeline), options or RunOptions())
-        with closing(prepared):
-            plans.append(prepared.plan())
+    for one in plan_each(project, pipeline, options):
+        if isinstance(one, PenstockError):
+            raise one
+        plans.append(one)
     return plans
+
+
+def plan_each(
+    project: Project, pipeline: Pipeline, options: RunOptions | None = None
+) -> Iterator[PipelinePlan | PenstockError]:
+    """The same, with the error of a table that cannot be planned in the place of its plan."""
+    for table in source_tables(project, pipeline):
+        try:
+            prepared = prepare(project, pipeline, table, _context(project, pipeline), options or RunOptions())
+            with closing(prepared):
+                planned = prepared.plan()
+        except PenstockError as error:
+            _name_table(error, pipeline, table)
+            yield error
+        else:
+            yield planned
+
+
+def _name_table(error: PenstockError, pipeline: Pipeline, table: str | None) -> None:
+    """Of many tables, the error must say which one it speaks of."""
+    if pipeline.tables and table is not None:
+        error.place = f"{error.place}, {table}" if error.place else table
 
 
 def validate(project: Project, names: Iterable[str] | None = None) -> list[Finding]:
     """Every pipeline against both ends; all findings at once."""
     findings: list[Finding] = []
     for name in names if names is not None else project.pipelines:
-        pipeline = project.pipelines[name]
         try:
-            plans = plan(project, pipeline)
+            for one in plan_each(project, project.pipelines[name]):
+                findings += _refused(name, one) if isinstance(one, PenstockError) else _findings(name, one)
         except PenstockError as error:
-            findings.append(Finding(name, "error", error.what, error.why, error.remedy))
-            continue
-        for planned in plans:
-            findings += _findings(name, planned)
+            findings += _refused(name, error)
     return findings
+
+
+def _refused(name: str, error: PenstockError) -> list[Finding]:
+    return [Finding(name, "error", error.what, error.why, error.remedy)]
 
 
 def _findings(name: str, planned: PipelinePlan) -> list[Finding]:
@@ -87,14 +111,39 @@ def run(
     progress: Report | None = None,
     stage: Stage = stage_with_spark,
 ) -> list[RunRecord]:
-    """Run every table of the pipeline, one after the other. Raises the first error, after recording it.
+    """Run every table of the pipeline. All are tried and recorded; then the first error is raised."""
+    runs = list(run_each(project, pipeline, store, options, progress, stage))
+    for one in runs:
+        if one.error is not None:
+            raise one.error
+    return [one.record for one in runs]
+
+
+def run_each(
+    project: Project,
+    pipeline: Pipeline,
+    store: Store,
+    options: RunOptions | None = None,
+    progress: Report | None = None,
+    stage: Stage = stage_with_spark,
+) -> Iterator[TableRun]:
+    """Run every table of the pipeline, one after the other; one that fails does not keep the others from running.
 
     `stage` moves the data; another one than Spark's is for tests that need no JVM.
     """
-    options = options or RunOptions()
     store.interrupt_dead_runs()
-    job = _Job(project, pipeline, store, options, progress or _silent, stage)
-    return [_run_table(job, table) for table in source_tables(project, pipeline)]
+    job = _Job(project, pipeline, store, options or RunOptions(), progress or _silent, stage)
+    for table in source_tables(project, pipeline):
+        yield _run_table(job, table)
+
+
+@dataclass(frozen=True, slots=True)
+class TableRun:
+    """What became of one table: the record of its last attempt, and the error that it ended with."""
+
+    table: str | None
+    record: RunRecord
+    error: Exception | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,30 +158,26 @@ class _Job:
     stage: Stage
 
 
-def _run_table(job: _Job, table: str | None) -> RunRecord:
-    as_text: frozenset[str] = frozenset()
-    retrying = Retrying(
-        retry=retry_if_exception(lambda error: isinstance(error, PenstockError) and error.retryable),
-        stop=stop_after_attempt(ATTEMPTS),
-        wait=wait_exponential(BACKOFF_SECONDS),
-        reraise=True,
-    )
-    for attempt in retrying:
-        with attempt:
+def _run_table(job: _Job, table: str | None) -> TableRun:
+    attempt = _Attempt(job, table)
+    try:
+        while True:
             try:
-                return _Attempt(job, table, as_text).go()
-            except BeyondArrow as error:
-                # The values are legal, only their Arrow form cannot carry them: such columns are read
-                # as text, where the target can take them so. Nothing was committed.
-                as_text = frozenset(error.columns)
-                return _Attempt(job, table, as_text).go()
-    raise AssertionError("unreachable: the last attempt raises")
+                return TableRun(table, attempt.go())
+            except PenstockError as error:
+                attempt = attempt.after(error)
+    except Cancelled:
+        raise
+    except Exception as error:  # noqa: BLE001  told by whoever asked; the next table is none the worse for it
+        record = attempt.record if attempt.record.finished_at else attempt.record.ended("failed")
+        return TableRun(table, record, error)
 
 
 class _Attempt:
     """One attempt at one table: its own run id, so that no earlier attempt's tasks can mix in."""
 
-    def __init__(self, job: _Job, table: str | None, as_text: frozenset[str]) -> None:
+    def __init__(self, job: _Job, table: str | None, number: int = 1, as_text: frozenset[str] = frozenset()) -> None:
+        self.job = job
         self.project = job.project
         self.pipeline = job.pipeline
         self.store = job.store
@@ -140,48 +185,77 @@ class _Attempt:
         self.report = job.report
         self.stage = job.stage
         self.table = table
+        self.number = number
         self.as_text = as_text
         self.run = _context(job.project, job.pipeline)
         self.started = time.monotonic()
-        self.committed: LoadResult | None = None
+        self.record = self._record()
+        self.figures: Figures = {}
+        self.load: Load | None = None
+
+    def after(self, error: PenstockError) -> _Attempt:
+        """The next attempt, where another one may do; otherwise the error is raised."""
+        if isinstance(error, BeyondArrow) and not self.as_text:
+            # The values are legal, only their Arrow form cannot carry them: such columns are read
+            # as text, where the target can take them so. Nothing was committed.
+            return _Attempt(self.job, self.table, self.number, frozenset(error.columns))
+        if not error.retryable or self.number == ATTEMPTS:
+            raise error
+        time.sleep(BACKOFF_SECONDS * 2 ** (self.number - 1))
+        return _Attempt(self.job, self.table, self.number + 1, self.as_text)
+
+    @property
+    def committed(self) -> LoadResult | None:
+        return None if self.load is None else self.load.result
 
     def go(self) -> RunRecord:
-        record = self._record()
         self.tell("plan")
         if self.options.dry_run:
             with closing(self._prepare()) as prepared:
                 prepared.planned.require(self.pipeline.place)
-                record = replace(record, state="done", finished_at=datetime.now(UTC), **_figures(prepared))
+                self.record = self.record.ended("done", **_figures(prepared))
             self.tell("done")
-            return record
-        self.store.start_run(record)
-        figures: Figures = {}
+            return self.record
+        self.store.start_run(self.record)
         try:
             with closing(self._prepare()) as prepared:
-                figures = _figures(prepared)
+                self.figures |= _figures(prepared)
                 prepared.planned.require(self.pipeline.place)
-                result, size = self._load(prepared)
+                result = self._load(prepared)
+            # If we died here: the load is committed and the history says "running"; the next start
+            # marks it interrupted, and the target's own `_penstock.loads` has the truth.
+            failpoint("run.finish")
+            self._end("done", **_counts(result))
+            self.tell("done", result.rows, self.record.bytes or 0)
         except BaseException as error:
-            if self.committed is not None:
-                # Stopped after the COMMIT: the rows are there, and whoever runs it again must know.
-                self.store.finish_run(self.run.run_id, "done", **(figures | _counts(self.committed)))
+            if self.committed is None:
+                stopped = isinstance(error, (KeyboardInterrupt, Cancelled, SystemExit))
+                known = error if isinstance(error, PenstockError) else {"error": type(error).__name__, "what": ""}
+                if isinstance(error, PenstockError):
+                    _name_table(error, self.pipeline, self.table)
+                self._end("cancelled" if stopped else "failed", known)
+                raise
+            # The rows are there. To call it failed, or to try again, would load them twice.
+            self._end("done", **_counts(self.committed))
+            if not isinstance(error, Exception):
                 raise Cancelled(
                     "the run was stopped after its commit",
                     kept=f"the load is committed: {self.committed.rows} rows",
-                    remedy="do not run it again for the same rows",
-                    place=self.pipeline.name,
+                    remedy="do not run it again for the same rows; 'penstock runs list' shows what was done",
                 ) from error
-            stopped = isinstance(error, (KeyboardInterrupt, Cancelled, SystemExit))
-            known = error if isinstance(error, PenstockError) else {"error": type(error).__name__, "what": ""}
-            self.store.finish_run(self.run.run_id, "cancelled" if stopped else "failed", error=known, **figures)
-            raise
-        # If we died here: the load is committed and the history says "running"; the next start
-        # marks it interrupted, and the target's own `_penstock.loads` has the truth.
-        failpoint("run.finish")
-        figures |= _counts(result)
-        figures["bytes"] = size
-        self.tell("done", result.rows, size)
-        return self.store.finish_run(self.run.run_id, "done", **figures)
+            log.warning("trouble after the commit", run=self.run.run_id, error=type(error).__name__)
+        return self.record
+
+    def _end(
+        self, state: RunState, error: PenstockError | Mapping[str, Any] | None = None, **counts: Unpack[Figures]
+    ) -> None:
+        """Note how it ended. A history that cannot be written changes nothing of what the target holds."""
+        figures = self.figures | counts
+        self.record = self.record.ended(state, error, **figures)
+        try:
+            self.store.finish_run(self.run.run_id, state, error=error, finished_at=self.record.finished_at, **figures)
+        except StateError as lost:
+            log.warning("run history not written", run=self.run.run_id, state=state, what=lost.what, why=lost.why)
 
     def tell(self, phase: Phase, rows: int = 0, size: int = 0) -> None:
         seconds = time.monotonic() - self.started
@@ -211,27 +285,26 @@ class _Attempt:
         target = self.project.connection(self.pipeline.target_connection)
         return source.type != target.type or self.pipeline.path in ("fused", "spark")
 
-    def _load(self, prepared: Prepared) -> tuple[LoadResult, int]:
-        load = prepared.target.begin(prepared.planned.load)
+    def _load(self, prepared: Prepared) -> LoadResult:
+        self.load = load = prepared.target.begin(prepared.planned.load)
         try:
             receipts = self._stage(prepared, load.sink(0)) if prepared.path != "native" else []
             failpoint("copy.done")
             # The source goes first: it may be the very file that the commit opens to write.
             prepared.source.close()
             rows, size = sum(r.rows for r in receipts), sum(r.bytes for r in receipts)
+            self.figures["bytes"] = size
             self.tell("commit", rows, size)
-            result = load.commit(receipts)
+            return load.commit(receipts)
         except BeyondArrow as error:
             load.abort()
             raise _final(error, prepared) from error
         except BaseException:
-            self.committed = load.result
             if load.result is None:
                 load.abort()
             raise
         finally:
             load.close()
-        return result, size
 
     def _stage(self, prepared: Prepared, sink: Sink) -> list[Receipt]:
         def on_progress(rows: int, size: int) -> None:
@@ -295,4 +368,16 @@ def _silent(event: ProgressEvent) -> None:
     del event
 
 
-__all__ = ["ColumnPlan", "Finding", "PipelinePlan", "ProgressEvent", "RunOptions", "plan", "run", "validate"]
+__all__ = [
+    "ColumnPlan",
+    "Finding",
+    "PipelinePlan",
+    "ProgressEvent",
+    "RunOptions",
+    "TableRun",
+    "plan",
+    "plan_each",
+    "run",
+    "run_each",
+    "validate",
+]

@@ -57,6 +57,17 @@ class RunRecord:
         """How long it took, if it is known to have ended."""
         return None if self.finished_at is None else (self.finished_at - self.started_at).total_seconds()
 
+    def ended(
+        self,
+        state: RunState,
+        error: PenstockError | Mapping[str, Any] | None = None,
+        finished_at: datetime | None = None,
+        **figures: Unpack[Figures],
+    ) -> RunRecord:
+        """The record of the same run after its end."""
+        told = error.to_record() if isinstance(error, PenstockError) else error
+        return replace(self, state=state, finished_at=finished_at or now(), error=without_keys(told), **figures)
+
 
 class Figures(TypedDict, total=False):
     """What a run has learnt about itself by the time it ends."""
@@ -107,9 +118,8 @@ class Store(ABC):
     ) -> RunRecord:
         """Remember how a run ended, and what it moved; the record as it is now."""
         found = self.run(run_id)
-        told = error.to_record() if isinstance(error, PenstockError) else error
         if found is not None:
-            ended = replace(found, state=state, finished_at=finished_at or now(), error=without_keys(told), **figures)
+            ended = found.ended(state, error, finished_at, **figures)
             if self._update(ended, only_running=False):
                 return ended
         raise StateError(f"there is no run {run_id}", remedy="penstock runs list shows the known ones")

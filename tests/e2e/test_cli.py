@@ -2,116 +2,15 @@
 
 from __future__ import annotations
 
-import json
-import os
-import signal
 import subprocess
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 
-import psutil
 import psycopg
 import pytest
 
 from penstock.testing.postgres import EmbeddedPostgres
-
-PASSWORD = "s3cret/of:the@shop"
-
-PROJECT = """
-[connections.shop]
-type = "postgres"
-dsn = "${SHOP_DSN}"
-
-[connections.warehouse]
-type = "duckdb"
-path = "warehouse.duckdb"
-
-[pipelines.customers]
-source = "shop"
-table = "public.customers"
-target = "warehouse.main.customers"
-mode = "merge"
-tags = ["hourly"]
-
-[pipelines.same]
-source = "shop"
-query = "select id, name from public.customers"
-target = "shop.public.customers_copy"
-mode = "merge"
-keys = ["id"]
-tags = ["hourly", "native"]
-"""
-
-TWICE = """
-[pipelines.twice]
-source = "shop"
-query = "select 1 as id, name from public.customers"
-target = "shop.public.twice"
-mode = "merge"
-keys = ["id"]
-"""
-
-
-@pytest.fixture(scope="module")
-def server() -> Iterator[EmbeddedPostgres]:
-    with EmbeddedPostgres() as running:
-        with psycopg.connect(running.dsn, autocommit=True) as connection:
-            connection.execute(f"create role clerk login superuser password '{PASSWORD}'")
-            connection.execute(
-                "create table customers (id bigint primary key, name text, balance numeric(38, 12), tags text[])"
-            )
-            connection.execute(
-                "insert into customers select n, 'name ' || n, n / 7.0, array['a'] from generate_series(1, 1000) n"
-            )
-        yield running
-
-
-class Project:
-    """A project folder and the command run in it."""
-
-    def __init__(self, folder: Path, dsn: str) -> None:
-        self.folder = folder
-        self.environment = {name: value for name, value in os.environ.items() if not name.startswith("PENSTOCK_")}
-        self.environment |= {"SHOP_DSN": dsn, "COLUMNS": "100"}
-        self.write(PROJECT)
-
-    def write(self, text: str) -> None:
-        (self.folder / "penstock.toml").write_text(text)
-
-    def command(self, *words: str) -> list[str]:
-        return [sys.executable, "-m", "penstock.cli.main", *words]
-
-    def run(self, *words: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            self.command(*words),
-            cwd=self.folder,
-            env=self.environment | environment,
-            capture_output=True,
-            text=True,
-            check=False,
-            timeout=120,
-        )
-        assert "Traceback" not in done.stderr, done.stderr
-        for secret in (PASSWORD, "s3cret", "s3cret%2Fof%3Athe%40shop"):
-            assert secret not in done.stdout + done.stderr
-        return done
-
-    def json(self, *words: str) -> list[dict[str, object]]:
-        done = self.run(*words, "--output", "json")
-        records: list[dict[str, object]] = json.loads(done.stdout)
-        return records
-
-
-@pytest.fixture
-def project(tmp_path: Path, server: EmbeddedPostgres) -> Project:
-    dsn = f"postgresql://clerk:s3cret%2Fof%3Athe%40shop@127.0.0.1:{server.port}/postgres"
-    with psycopg.connect(server.dsn, autocommit=True) as connection:
-        connection.execute("drop table if exists customers_copy, twice")
-        connection.execute("drop schema if exists _penstock cascade")
-    return Project(tmp_path, dsn)
-
+from tests.e2e.command import PROJECT, TWICE, Project
 
 # ---------------------------------------------------------------- what works
 
@@ -213,6 +112,48 @@ def test_one_failing_pipeline_does_not_stop_the_others(project: Project) -> None
     assert records[0]["error"]["what"]  # type: ignore[index]
 
 
+MANY = """
+[pipelines.many]
+source = "shop"
+tables = ["many.*"]
+target = "shop.copies.{table}"
+mode = "merge"
+"""
+
+
+@pytest.mark.postgres
+def test_one_failing_table_is_named_and_does_not_stop_the_others(project: Project, shop: EmbeddedPostgres) -> None:
+    with psycopg.connect(shop.dsn, autocommit=True) as connection:
+        connection.execute("drop schema if exists many cascade; drop schema if exists copies cascade")
+        connection.execute("create schema many; create schema copies")
+        connection.execute("create table many.a (id int primary key); insert into many.a values (1)")
+        connection.execute("create table many.b (id int); insert into many.b values (1)")
+        connection.execute("create table many.c (id int primary key); insert into many.c values (1), (2)")
+    project.write(PROJECT + MANY)
+    for command in ("plan", "validate", "run"):
+        done = project.run(command, "many")
+        assert done.returncode == 1, done.stderr
+        assert "many.b" in done.stdout + done.stderr
+        assert "needs keys" in done.stdout + done.stderr
+    assert [line.split()[:3] for line in done.stdout.splitlines() if line[:1] in "✓✗"] == [
+        ["✓", "many", "many.a"],
+        ["✗", "many", "many.b"],
+        ["✓", "many", "many.c"],
+    ]
+    assert "penstock plan many" in done.stderr
+    [said] = [line for line in done.stderr.splitlines() if line.startswith("error:")]
+    assert "pipeline many" in said
+    assert "many.b" in said
+    records = project.json("run", "many")
+    assert [(one["table"], one["state"]) for one in records] == [
+        ("many.a", "done"),
+        ("many.b", "failed"),
+        ("many.c", "done"),
+    ]
+    kept = [record["error"] for record in project.json("runs", "list", "--state", "failed")]
+    assert all("many.b" in error["place"] for error in kept)  # type: ignore[index]
+
+
 @pytest.mark.postgres
 def test_duplicate_keys_are_shown_unless_hidden(project: Project) -> None:
     project.write(PROJECT + TWICE)
@@ -263,8 +204,8 @@ def test_trailing_semicolon_and_comment_in_sql_are_harmless(project: Project, ta
 
 
 @pytest.mark.postgres
-def test_wrong_password_and_wrong_host_say_so(project: Project, server: EmbeddedPostgres) -> None:
-    wrong = project.run("run", "same", SHOP_DSN=f"postgresql://clerk:not-this-one@127.0.0.1:{server.port}/postgres")
+def test_wrong_password_and_wrong_host_say_so(project: Project, shop: EmbeddedPostgres) -> None:
+    wrong = project.run("run", "same", SHOP_DSN=f"postgresql://clerk:not-this-one@127.0.0.1:{shop.port}/postgres")
     assert wrong.returncode == 1
     assert "password" in wrong.stderr
     assert "not-this-one" not in wrong.stderr
@@ -329,122 +270,3 @@ def test_doctor_without_a_project_only_warns(tmp_path: Path) -> None:
     assert "no project found" in bare.stdout
     named = [*command, "--project", str(tmp_path / "none"), "doctor"]
     assert subprocess.run(named, cwd=tmp_path, capture_output=True, text=True, check=False).returncode == 1
-
-
-# ---------------------------------------------------------------- signals
-
-
-@pytest.mark.postgres
-@pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
-def test_signal_rolls_back_and_leaves_nothing_running(
-    project: Project, server: EmbeddedPostgres, number: signal.Signals, code: int
-) -> None:
-    project.write(
-        PROJECT.replace("select id, name from public.customers", "select 1 as id, pg_sleep(60)::text as name")
-    )
-    process = subprocess.Popen(
-        project.command("run", "same"),
-        cwd=project.folder,
-        env=project.environment,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-    )
-    with psycopg.connect(server.dsn, autocommit=True) as watcher:
-        asleep = "select count(*) from pg_stat_activity where query like '%pg_sleep(60)%' and pid <> pg_backend_pid()"
-        await_count(watcher, asleep, 1)
-        process.send_signal(number)
-        _, said = process.communicate(timeout=20)
-        assert process.returncode == code, said
-        assert "kept:" in said
-        assert "Traceback" not in said
-        await_count(watcher, asleep, 0)
-        [exists] = watcher.execute("select to_regclass('public.customers_copy') is not null").fetchone() or [None]
-        assert exists is False
-    [record] = project.json("runs", "list")
-    assert record["state"] == "cancelled"
-
-
-def await_count(connection: psycopg.Connection[tuple[object, ...]], query: str, wanted: int) -> None:
-    deadline = time.monotonic() + 15
-    while True:
-        row = connection.execute(query).fetchone()  # type: ignore[call-overload]
-        if row is not None and (row[0] >= wanted if wanted else row[0] == 0):
-            return
-        assert time.monotonic() < deadline, f"still {row}"
-        time.sleep(0.05)
-
-
-# ---------------------------------------------------------------- the demo
-
-
-@pytest.mark.spark
-@pytest.mark.postgres
-@pytest.mark.timeout(300)
-def test_demo_moves_changes_and_history(tmp_path: Path) -> None:
-    began = time.monotonic()
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", "demo", "--orders", "2000", "--output", "json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    assert done.returncode == 0, done.stderr
-    assert time.monotonic() - began < 120
-    result = json.loads(done.stdout)
-    first, second = ({run["pipeline"]: run for run in one["runs"]} for one in result["rounds"])
-    assert first["order_lines"]["inserted"] == 8000
-    assert {run["path"] for run in first.values()} == {"native", "fused", "spark"}
-    assert (second["customers"]["inserted"], second["customers"]["updated"]) == (1, 2)
-    assert second["order_lines"]["inserted"] == 500
-    assert second["order_lines"]["deleted"] == 4
-    assert second["events"]["inserted"] == 500
-    versions = [(one["sku"], one["is_current"]) for one in result["history"]]
-    assert versions.count(("SKU-0003", "false")) == 1
-    assert versions.count(("SKU-0003", "true")) == 1
-    assert not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(one.info["cmdline"] or [])]
-
-
-@pytest.mark.postgres
-def test_demo_interrupted_leaves_no_server(tmp_path: Path) -> None:
-    process = subprocess.Popen(
-        [sys.executable, "-m", "penstock.cli.main", "demo"],
-        cwd=tmp_path,
-        stderr=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        text=True,
-        start_new_session=True,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
-    )
-    assert process.stderr is not None
-    for line in process.stderr:
-        if "filling a shop" in line:
-            break
-    children = psutil.Process(process.pid).children(recursive=True)
-    assert any(child.name() == "postgres" for child in children)
-    process.send_signal(signal.SIGTERM)
-    process.communicate(timeout=30)
-    assert process.returncode == 143
-    _, alive = psutil.wait_procs(children, timeout=10)
-    assert alive == []
-
-
-@pytest.mark.postgres
-def test_demo_does_not_touch_a_folder_of_somebody_else(tmp_path: Path) -> None:
-    (tmp_path / "penstock-demo").mkdir()
-    (tmp_path / "penstock-demo" / "thesis.txt").write_text("years of work")
-    done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", "demo"], cwd=tmp_path, capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert "holds something else than a demo" in done.stderr
-    assert (tmp_path / "penstock-demo" / "thesis.txt").read_text() == "years of work"
-
-
-def test_example_is_the_demos_project() -> None:
-    root = Path(__file__).parents[2]
-    for name in ("penstock.toml", "pipelines.py"):
-        assert (root / "examples" / "shop" / name).read_text() == (
-            root / "penstock" / "demo" / "project" / name
-        ).read_text()

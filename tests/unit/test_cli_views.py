@@ -37,6 +37,7 @@ PLAN = PipelinePlan(
 )
 OUTCOME = Outcome(
     pipeline="customers",
+    table=None,
     run_id="0190",
     state="done",
     mode="merge",
@@ -93,11 +94,11 @@ def test_plan_as_json_has_the_records_fields(capsys: pytest.CaptureFixture[str])
     assert first == second == json.loads(json.dumps(PLAN.to_record()))
 
 
-def test_outcomes_fit_100_columns_and_name_the_target_of_many_tables(capsys: pytest.CaptureFixture[str]) -> None:
-    outcomes.show([OUTCOME, replace(OUTCOME, target="warehouse.main.orders", state="failed")], Output.TEXT)
+def test_outcomes_fit_100_columns_and_name_the_table_of_many(capsys: pytest.CaptureFixture[str]) -> None:
+    outcomes.show([OUTCOME, replace(OUTCOME, table="shop.orders", state="failed")], Output.TEXT)
     text = capsys.readouterr().out
     assert all(len(line) <= 100 for line in text.splitlines())
-    assert "main.orders" in text
+    assert "customers shop.orders" in text
     assert "200,000" in text
     assert "100,000" in text
 
@@ -107,6 +108,7 @@ def test_outcomes_as_json(capsys: pytest.CaptureFixture[str]) -> None:
     [record] = json.loads(capsys.readouterr().out)
     assert list(record) == [
         "pipeline",
+        "table",
         "run_id",
         "state",
         "mode",

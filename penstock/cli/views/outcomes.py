@@ -25,13 +25,11 @@ def show(outcomes: Sequence[Outcome], form: Output) -> None:
 
 
 def table(outcomes: Sequence[Outcome], title: str = "") -> Table:
-    """One line per table; a pipeline of several shows the tables' names instead of its own."""
-    names = [outcome.pipeline for outcome in outcomes]
+    """One line per table."""
     made = out.table(title, "", "pipeline", "mode", "path", *NUMBERS, right=NUMBERS)
     for outcome in outcomes:
         sign, colour = STATES.get(outcome.state, ("–", "yellow"))
-        several = names.count(outcome.pipeline) > 1
-        name = outcome.target.partition(".")[2] if several and outcome.target else outcome.pipeline
+        name = outcome.pipeline if outcome.table is None else f"{outcome.pipeline} {outcome.table}"
         done = outcome.state == "done"
         made.add_row(
             out.cell(sign, colour),
