@@ -40,7 +40,7 @@ def show(error: BaseException) -> int:
     if os.environ.get(DEBUG) == "1":
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, Cancelled) and signals.taken():
-        return show_interrupted(signals.received(), error.kept)
+        return show_interrupted(signals.received(), error.kept, error.remedy)
     if isinstance(error, PenstockError):
         show_error(error)
         return error.exit_code
@@ -56,7 +56,8 @@ def show_error(error: PenstockError, *, pipeline: str = "", show_keys: bool = Tr
     if isinstance(error, ConfigErrors):
         for finding in error.findings:
             show_error(finding, pipeline=pipeline, show_keys=show_keys)
-        sys.stderr.write(f"{len(error.findings)} problems in the project; nothing was run\n")
+        ended = f"pipeline {pipeline} was not run" if pipeline else "nothing was run"
+        sys.stderr.write(f"{len(error.findings)} problems in the project; {ended}\n")
         return
     sys.stderr.write(render(error, pipeline=pipeline, show_keys=show_keys, colour=_coloured()) + "\n")
     sys.stderr.flush()
@@ -64,8 +65,8 @@ def show_error(error: PenstockError, *, pipeline: str = "", show_keys: bool = Tr
 
 def render(error: PenstockError, *, pipeline: str = "", show_keys: bool = True, colour: bool = False) -> str:
     """The error as text: a line of what failed, then the labelled rest, wrapped to the terminal."""
-    place = error.place or (f"pipeline {pipeline}" if pipeline else "")
-    head = f"{place}: {error.what}" if place else error.what
+    where = ", ".join(part for part in (f"pipeline {pipeline}" if pipeline else "", error.place) if part)
+    head = f"{where}: {error.what}" if where else error.what
     lines = [_labelled("error:", head, "1;31" if colour else "")]
     keys = error.keys if show_keys else ()
     rest = [
@@ -84,14 +85,15 @@ def exit_code(errors: Iterable[BaseException]) -> int:
     return min(codes, default=0)
 
 
-def show_interrupted(number: int, kept: str = "") -> int:
-    """After a signal: the run has rolled back on its way here. The exit code says which signal it was."""
+def show_interrupted(number: int, kept: str = "", remedy: str = "") -> int:
+    """After a signal: the run has ended cleanly on its way here. The exit code says which signal it was."""
     how = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
     kept = kept or "what was already committed stays; the run under way was rolled back"
+    remedy = remedy or "run again what is missing; 'penstock runs list' shows what was done"
     lines = [
         _labelled("ended:", how, "1;33" if _coloured() else ""),
         _labelled("kept:", kept, ""),
-        _labelled("next:", "run the same command again; 'penstock runs list' shows what was done", ""),
+        _labelled("next:", remedy, ""),
     ]
     sys.stderr.write("\n".join(lines) + "\n")
     return 128 + number

@@ -85,7 +85,7 @@ class PlannedLoad:
                 "the load is refused",
                 why="; ".join(findings),
                 kept="nothing was touched",
-                remedy="; ".join(dict.fromkeys(remedies)) or "see the plan: penstock plan NAME",
+                remedy="; ".join(dict.fromkeys(remedies)) or f"see the plan: penstock plan {self.load.run.pipeline}",
                 place=place,
             )
 
@@ -113,6 +113,8 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     refusals += _key_refusals(pipeline, keys, columns, request.schema)
     refusals += _unknown_columns(pipeline, columns)
     refusals += _fixed_columns(pipeline, existing, columns, keys)
+    # Where a mode needs no keys, errors show them: those of the source's table that are still there.
+    keys = tuple(key for key in keys if key in columns.names)
     statement = Statement(
         pipeline,
         target.dialect,

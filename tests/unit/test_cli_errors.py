@@ -46,10 +46,10 @@ def test_show_keys_false_hides_keys() -> None:
     assert "id=7" not in text
 
 
-def test_place_of_an_error_comes_first() -> None:
-    assert errors.render(ConfigError("unknown key", place="penstock.toml:7")).startswith(
-        "error:   penstock.toml:7: unknown key"
-    )
+def test_pipeline_and_place_of_an_error_come_first() -> None:
+    error = ConfigError("unknown key", place="penstock.toml:7")
+    assert errors.render(error) == "error:   penstock.toml:7: unknown key"
+    assert errors.render(error, pipeline="customers") == "error:   pipeline customers, penstock.toml:7: unknown key"
 
 
 def test_long_lines_are_wrapped_and_shown_sql_keeps_its_columns() -> None:
@@ -83,6 +83,13 @@ def test_all_findings_of_a_project_are_shown_at_once(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().err
     assert "error:   first\nnext:    do this\nerror:   second\n" in said
     assert "2 problems in the project; nothing was run" in said
+
+
+def test_findings_of_one_pipeline_do_not_speak_for_the_others(capsys: pytest.CaptureFixture[str]) -> None:
+    errors.show_error(ConfigErrors([ConfigError("first"), ConfigError("second")]), pipeline="customers")
+    said = capsys.readouterr().err
+    assert "2 problems in the project; pipeline customers was not run" in said
+    assert "nothing was run" not in said
 
 
 def test_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:

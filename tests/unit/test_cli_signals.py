@@ -45,4 +45,4 @@ def test_exit_code_says_which_signal(number: signal.Signals, code: int, capsys: 
     assert errors.show_interrupted(number) == code
     said = capsys.readouterr().err
     assert "the run under way was rolled back" in said
-    assert "run the same command again" in said
+    assert "run again what is missing" in said
