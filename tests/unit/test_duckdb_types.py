@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import duckdb
 import pyarrow as pa
 import pytest
@@ -32,6 +34,27 @@ def evaluate(template: str, value: str) -> object:
 def test_every_type_comes_back_as_itself(spelling: str, suffix: str) -> None:
     native = held(types.canonical("c", spelling + suffix))
     assert (native.sql, native.verdict) == (spelling + suffix, Verdict.EXACT)
+
+
+@pytest.mark.parametrize(
+    "spelling",
+    [
+        "int); copy (select 1) to '{file}'; select cast(null as int",
+        "int) as a, (select count(*) from read_csv('{file}')) as b, cast(null as int",
+        "INTEGER DEFAULT 3",
+        "INTEGER, y INTEGER",
+        "INTEGER /* */",
+        "int",
+        "no_such_type",
+    ],
+)
+def test_a_remembered_spelling_that_is_not_duckdbs_own_is_text_and_nothing_is_run(
+    tmp_path: Path, spelling: str
+) -> None:
+    file = tmp_path / "written"
+    native = held(Column("c", pa.string(), native=f"duckdb:{spelling.replace('{file}', str(file))}"))
+    assert (native.sql, native.verdict, native.decode) == ("VARCHAR", Verdict.EXACT, "{}")
+    assert not file.exists()
 
 
 @pytest.mark.parametrize(

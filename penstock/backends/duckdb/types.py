@@ -208,7 +208,7 @@ def _fresh(column: Column) -> Native:
             remedy=f'columns.{toml_key(column.name)} = "text"',
         )
     own = column.native_in("duckdb")
-    if own is not None:
+    if own is not None and _is_own_spelling(own):
         return _own(column, staged, own)
     kind = column.logical.kind if column.logical is not None and pa.types.is_string(column.type) else ""
     if kind in _TYPED_TEXT:
@@ -223,6 +223,15 @@ def _fresh(column: Column) -> Native:
             f'columns.{toml_key(column.name)} = "decimal(38,9)", which is checked for every value'
         )
     return Native(sql, note=note)
+
+
+def _is_own_spelling(text: str) -> bool:
+    """A spelling may be remembered in a table that others can write to: it goes into our SQL only if
+    it is, letter for letter, how DuckDB prints a type."""
+    try:
+        return str(parse(text)) == text
+    except duckdb.Error:
+        return False
 
 
 def _own(column: Column, staged: str, own: str) -> Native:
@@ -404,10 +413,13 @@ def toml_key(name: str) -> str:
 
 @cache
 def parse(spelling: str) -> duckdb.DuckDBPyType:
-    """The type behind a spelling, by DuckDB's own parser."""
-    expression = "null" if spelling == '"NULL"' else f"cast(null as {spelling})"
+    """The type behind a spelling, by DuckDB's own parser. Nothing is run, whatever the text says."""
     with duckdb.connect() as connection:
-        return connection.sql(f"select {expression}").types[0]
+        # Alone it could carry a default or a constraint; inside a STRUCT only a type is taken.
+        inside = connection.sqltype(f"STRUCT(x {spelling})").children
+    if len(inside) != 1:
+        raise duckdb.ParserException(f"Parser Error: {spelling} is more than one type")
+    return inside[0][1]
 
 
 def normalise(cast: str, column: str) -> str:
@@ -419,7 +431,7 @@ def normalise(cast: str, column: str) -> str:
     except duckdb.Error as error:
         raise PlanRefused(
             f"{cast!r} is not a type that DuckDB knows",
-            why=str(error).partition("\n")[0].partition(": ")[2],
+            why=str(error).partition("\n")[0].partition(": ")[2] if isinstance(error, duckdb.CatalogException) else "",
             remedy="for example text, bigint, decimal(38,9), timestamptz",
             place=f"columns.{toml_key(column)}",
         ) from error
