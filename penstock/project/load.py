@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, PenstockError
+from penstock.observe import redact
 from penstock.project import discover, toml
 from penstock.project.build import RawPipeline, build_pipeline, build_section, check_pipeline
 from penstock.project.connections import Connections, Definition, Sources
@@ -81,6 +82,7 @@ def _assemble(root: Path, document: Document, environment: Mapping[str, str], *,
     findings += errors
     state, errors = _section(StateConfig, "state", document, environment)
     findings += errors
+    redact.register_fields({"url": state.url})
     findings += discover.import_modules(root, section.modules, document.place(("project", "modules")))
     objects = discover.collect(root, section.modules)
     if needs_objects and not objects.pipelines and not objects.connections:

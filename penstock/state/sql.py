@@ -1,8 +1,8 @@
 """The store in SQL: a SQLite file beside the project, or a Postgres that several machines share.
 
 SQLite opens a connection for each statement and closes it again: the file is never held, and a
-forked worker inherits nothing. Text of driver errors is shown only after the URL's password has
-been taken out.
+forked worker inherits nothing. Text of driver errors is shown only after the URL's secrets have
+been taken out, and of the URL itself neither its password nor its query.
 """
 
 from __future__ import annotations
@@ -43,6 +43,7 @@ from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQL
 from sqlalchemy.types import TypeEngine
 
 from penstock.errors import DriverMissing, StateError
+from penstock.observe import redact
 from penstock.state.base import DEFAULT_LIMIT, Event, RunRecord, Store
 from penstock.state.migrations import META, MIGRATIONS, Migration, migrate, prefix, refuse_newer
 
@@ -100,7 +101,6 @@ EVENTS = Table(
 class SqlStore(Store):
     def __init__(self, url_or_path: str | Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
         self._where = str(url_or_path)
-        self._secret = ""
         if isinstance(url_or_path, str) and "://" in url_or_path and not url_or_path.startswith("sqlite://"):
             self._engine = self._postgres(url_or_path)
         else:
@@ -169,6 +169,7 @@ class SqlStore(Store):
         return engine
 
     def _postgres(self, given: str) -> Engine:
+        redact.register_fields({"url": given})
         try:
             url: URL | None = make_url(given)
         except (ArgumentError, ValueError):
@@ -181,8 +182,7 @@ class SqlStore(Store):
                 f"a state store cannot be a {url.drivername!r}",
                 remedy="a file, memory:, or postgresql://user@host/db",
             )
-        self._where = url.render_as_string(hide_password=True)
-        self._secret = str(url.password or "")
+        self._where = url.set(query={}).render_as_string(hide_password=True)
         try:
             engine = create_engine(
                 url.set(drivername="postgresql+psycopg"),
@@ -231,13 +231,9 @@ class SqlStore(Store):
         try:
             yield
         except IntegrityError as error:
-            raise StateError("the run is known already", why=self._redacted(error.orig)) from error
+            raise StateError("the run is known already", why=_first_line(error.orig)) from error
         except (SQLAlchemyError, sqlite3.Error) as error:
-            raise self._unusable(self._redacted(getattr(error, "orig", None) or error)) from error
-
-    def _redacted(self, error: object) -> str:
-        shown = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        return shown.replace(self._secret, "***") if self._secret else shown
+            raise self._unusable(_first_line(getattr(error, "orig", None) or error)) from error
 
     def _unusable(self, why: str) -> StateError:
         if "not a database" in why or "malformed" in why:
@@ -250,6 +246,10 @@ class SqlStore(Store):
 
     def _engine_is_postgres(self) -> bool:
         return "://" in self._where
+
+
+def _first_line(error: object) -> str:
+    return redact.redact((str(error).strip().splitlines() or [type(error).__name__])[0])
 
 
 def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:

@@ -181,6 +181,25 @@ def test_secrets_appear_nowhere(searched: Searched, server: EmbeddedPostgres) ->
     assert searched.findings() == []
 
 
+@pytest.mark.parametrize(
+    "url",
+    [
+        "postgresql://clerk:{0}@127.0.0.1:1/state",
+        "postgresql://127.0.0.1:1/state?user=clerk&password={0}",
+        "postgresql://clerk@127.0.0.1:1/state?sslpassword={0}",
+    ],
+)
+def test_secrets_of_the_state_store_appear_nowhere(searched: Searched, url: str) -> None:
+    (searched.folder / "penstock.toml").write_text(PROJECT + '[state]\nurl = "${STATE_URL}"\n')
+    searched.environment["STATE_URL"] = url.format(quote(PASSWORD, safe=""))
+    assert "127.0.0.1" in searched.run("runs", "list", code=1)
+    searched.run("runs", "list", code=1, PENSTOCK_DEBUG="1")
+    searched.run("run", "native", "--output", "json", code=1)
+    searched.run("doctor", "--output", "json", code=1)
+    searched.files()
+    assert searched.findings() == []
+
+
 def with_spark(searched: Searched) -> None:
     """While a task waits with its rows staged: files, command lines and Spark's own settings."""
     marker = searched.folder / "pause"
