@@ -61,6 +61,7 @@ def run(
     """Run pipelines: copy their rows and load them, each in one transaction."""
     from penstock.cli import errors, selection
     from penstock.cli.views import outcomes as view
+    from penstock.run.warm import prewarm
 
     if not (names or select or everything):
         raise typer.BadParameter("name a pipeline, or use --select or --all", ctx=ctx)
@@ -72,6 +73,7 @@ def run(
         return
     options = _options(full_refresh=full_refresh, dry_run=False, limit=limit)
     failures: list[Exception] = []
+    prewarm(project, chosen)
     with invocation.store(project) as store:
         outcomes = [outcome for pipeline in chosen for outcome in run_one(project, pipeline, store, options, failures)]
     view.show(outcomes, output)

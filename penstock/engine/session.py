@@ -78,12 +78,15 @@ class _Running:
 _lock = threading.RLock()
 _running: _Running | None = None
 _warming: threading.Thread | None = None
+_awaited = threading.Event()  # somebody has work for the session that is being warmed
 
 
 def spark(config: SparkSettings, project_root: Path) -> SparkSession:
     """The process's session, started with `config` if there is none yet."""
     global _running
     check_conf(config.conf)
+    if threading.current_thread() is not _warming:
+        _awaited.set()
     with _lock:
         if _running is not None and _alive(_running):
             return _running.spark
@@ -105,9 +108,11 @@ def prewarm(config: SparkSettings, project_root: Path) -> None:
 def _prewarm(config: SparkSettings, project_root: Path) -> None:
     try:
         started = spark(config, project_root)
-        # The first job loads another 3,000 classes and forks the first workers: let it be this one.
-        cores = os.cpu_count() or 1
-        started.range(0, cores, 1, cores).mapInArrow(_pass_on, "id long").collect()
+        if not _awaited.is_set():
+            # The first job loads another 3,000 classes and forks the first workers: let it be this
+            # one, unless a real one waits already.
+            cores = os.cpu_count() or 1
+            started.range(0, cores, 1, cores).mapInArrow(_pass_on, "id long").collect()
     except Exception:  # noqa: BLE001  the caller of `spark` meets the same failure and reports it
         return
 
@@ -120,6 +125,7 @@ def stop() -> None:
     """Stop the session and its JVM and remove its folder. Safe when there is none."""
     global _warming
     warming, _warming = _warming, None
+    _awaited.clear()
     if warming is not None:
         warming.join(WARMING_SECONDS)  # its job would meet a dead JVM, and py4j would print that
     with _lock:

@@ -16,9 +16,11 @@ from penstock.backends.base import Load, LoadResult, Receipt, RunContext, Sink
 from penstock.errors import BeyondArrow, Cancelled, DataError, PenstockError, StateError
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
+from penstock.project.findings import each
 from penstock.project.model import Pipeline, Project
 from penstock.run.prepare import Prepared, prepare, source_tables
 from penstock.run.records import ColumnPlan, Finding, Phase, PipelinePlan, ProgressEvent, RunOptions
+from penstock.run.warm import prewarm
 from penstock.state import RunRecord, RunState, Store
 from penstock.state.base import Figures
 
@@ -79,27 +81,29 @@ def validate(project: Project, names: Iterable[str] | None = None) -> list[Findi
     """Every pipeline against both ends; all findings at once."""
     findings: list[Finding] = []
     for name in names if names is not None else project.pipelines:
+        pipeline = project.pipelines[name]
         try:
-            for one in plan_each(project, project.pipelines[name]):
-                findings += _refused(name, one) if isinstance(one, PenstockError) else _findings(name, one)
+            for one in plan_each(project, pipeline):
+                findings += _refused(name, one) if isinstance(one, PenstockError) else _findings(pipeline, one)
         except PenstockError as error:
             findings += _refused(name, error)
     return findings
 
 
 def _refused(name: str, error: PenstockError) -> list[Finding]:
-    return [Finding(name, "error", error.what, error.why, error.remedy)]
+    return [Finding(name, "error", one.what, one.why, one.remedy, one.place) for one in each(error)]
 
 
-def _findings(name: str, planned: PipelinePlan) -> list[Finding]:
+def _findings(pipeline: Pipeline, planned: PipelinePlan) -> list[Finding]:
+    name, place = pipeline.name, pipeline.place
     table = "" if planned.table == "query" else f"{planned.table}: "
-    found = [Finding(name, "error", table + refusal) for refusal in planned.refusals]
+    found = [Finding(name, "error", table + refusal, place=place) for refusal in planned.refusals]
     for column in planned.columns:
         if column.verdict == "refused":
             what = f"{table}column {column.source}: {column.source_type} does not go into {column.target_type}"
-            found.append(Finding(name, "error", what, remedy=column.note))
+            found.append(Finding(name, "error", what, remedy=column.note, place=place))
         elif column.note and column.verdict == "exact":
-            found.append(Finding(name, "warning", f"{table}column {column.source}", column.note))
+            found.append(Finding(name, "warning", f"{table}column {column.source}", column.note, place=place))
     return found
 
 
@@ -230,10 +234,9 @@ class _Attempt:
         except BaseException as error:
             if self.committed is None:
                 stopped = isinstance(error, (KeyboardInterrupt, Cancelled, SystemExit))
-                known = error if isinstance(error, PenstockError) else {"error": type(error).__name__, "what": ""}
                 if isinstance(error, PenstockError):
                     _name_table(error, self.pipeline, self.table)
-                self._end("cancelled" if stopped else "failed", known)
+                self._end("cancelled" if stopped else "failed", _known(error))
                 raise
             # The rows are there. To call it failed, or to try again, would load them twice.
             self._end("done", **_counts(self.committed))
@@ -271,19 +274,9 @@ class _Attempt:
         )
 
     def _prepare(self) -> Prepared:
-        if self.stage is stage_with_spark and self._needs_spark():
-            from penstock.engine import session
-
-            # The JVM starts while both ends are opened and planned.
-            session.prewarm(self.project.spark, self.project.root)
+        if self.stage is stage_with_spark:
+            prewarm(self.project, [self.pipeline])
         return prepare(self.project, self.pipeline, self.table, self.run, self.options, self.as_text)
-
-    def _needs_spark(self) -> bool:
-        if self.pipeline.transform is not None or self.pipeline.transform_function is not None:
-            return True
-        source = self.project.connection(self.pipeline.source)
-        target = self.project.connection(self.pipeline.target_connection)
-        return source.type != target.type or self.pipeline.path in ("fused", "spark")
 
     def _load(self, prepared: Prepared) -> LoadResult:
         self.load = load = prepared.target.begin(prepared.planned.load)
@@ -312,6 +305,12 @@ class _Attempt:
 
         self.tell("copy")
         return self.stage(self.project, prepared, sink, on_progress)
+
+
+def _known(error: BaseException) -> PenstockError | Mapping[str, Any]:
+    """What the history keeps of an error: the text of one that nobody foresaw may hold a cell's value."""
+    name = type(error).__name__
+    return error if isinstance(error, PenstockError) else {"error": name, "what": f"unexpected {name}"}
 
 
 def _final(error: BeyondArrow, prepared: Prepared) -> DataError:
