@@ -11,13 +11,15 @@ import re
 INPUT_VALID_SINCE = 160_000
 INPUT_VALID = "_penstock.input_is_valid"  # made by the load on servers that lack pg_input_is_valid
 
+# Types with a grammar of their own (jsonpath, tsquery) or names in them (regclass) call a bad value a
+# fault of the statement, and one that is too long (tsvector) a limit of the program.
 INPUT_VALID_DDL = """
-create or replace function _penstock.input_is_valid(value text, type_name text) returns boolean
+create function _penstock.input_is_valid(value text, type_name text) returns boolean
 language plpgsql stable strict as $body$
 begin
   execute pg_catalog.format('select %L::%s', value, type_name);
   return true;
-exception when data_exception then
+exception when data_exception or syntax_error_or_access_rule_violation or program_limit_exceeded then
   return false;
 end $body$
 """
@@ -125,8 +127,10 @@ def _from_text(value: str, want: str, server: int) -> str:
     if base in _FLOATS:
         same = f"({value})::{base}::text::numeric = ({value})::numeric"
         return f"case when {readable(base)} and {readable('numeric')} then {same} else false end"
+    # A source's own collation may be one that knows no regular expressions.
+    plain_text = f'({value})::text collate pg_catalog."C"'
     # These words mean another moment at every run.
-    moving = f"({value}) ~* '(now|today|tomorrow|yesterday)'"
+    moving = f"{plain_text} ~* '(now|today|tomorrow|yesterday)'"
     if base == "date":
         same = f"({value})::timestamptz = ({value})::date::timestamptz"
         fits = f"{readable('timestamptz')} and {readable('date')}"
@@ -134,7 +138,7 @@ def _from_text(value: str, want: str, server: int) -> str:
     whole = f"{function}({value}::text, {quoted})"
     if _TIMES.fullmatch(want):
         plain = _TIMES.sub(r"\1 \3 time zone", want)
-        cut = f"({value}) ~ '\\.\\d\\d\\d\\d\\d\\d\\d*[1-9]'"
+        cut = f"{plain_text} ~ '\\.\\d\\d\\d\\d\\d\\d\\d*[1-9]'"
         same = f"({value})::{want} = ({value})::{plain}"
         zoned = plain.replace("without", "with")
         if zoned != plain:

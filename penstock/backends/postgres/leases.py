@@ -14,7 +14,7 @@ import socket
 import time
 
 from penstock.backends.base import LoadPlan
-from penstock.backends.postgres.casts import INPUT_VALID_DDL, INPUT_VALID_SINCE
+from penstock.backends.postgres.casts import INPUT_VALID, INPUT_VALID_DDL, INPUT_VALID_SINCE
 from penstock.backends.postgres.connect import DriverSession, identifier
 from penstock.backends.sql import check_format, ensure_catalog
 from penstock.errors import Busy, LinkLost
@@ -54,9 +54,15 @@ def prepare(session: DriverSession) -> None:
         ensure_catalog(session)
         for ddl in TABLES:
             session.execute(ddl)
-        if session.connection.info.server_version < INPUT_VALID_SINCE:
+        if session.connection.info.server_version < INPUT_VALID_SINCE and not _has_input_valid(session):
             session.execute(INPUT_VALID_DDL)
     check_format(session)
+
+
+def _has_input_valid(session: DriverSession) -> bool:
+    """Never replaced: only the user that made it may do that, and any user may load."""
+    signature = f"{INPUT_VALID}(pg_catalog.text, pg_catalog.text)"
+    return session.query("select pg_catalog.to_regprocedure(%s)", (signature,))[0][0] is not None
 
 
 def claim(session: DriverSession, plan: LoadPlan) -> None:
