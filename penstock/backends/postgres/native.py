@@ -58,6 +58,15 @@ _LIST_DIRECT = frozenset(
 # What the elements of a list are staged as, where that is not their natural type.
 _STAGED_ELEMENT = {pa.date32(): "integer", pa.time64("us"): "bigint", pa.uuid(): "bytea", pa.json_(): TEXT}
 
+# Values that types have got since the oldest server: since when, what older ones hold, and what the plan says.
+_NEWER_VALUES = {
+    "interval": (
+        170_000,
+        "{}::text !~ 'infinity'",
+        "the server has no infinite intervals (they come with version 17)",
+    ),
+}
+
 _EACH = (
     "case when {} is null then null else array(select EXPRESSION from pg_catalog.unnest({})"
     " with ordinality as u(e, n) order by u.n) end"
@@ -136,6 +145,14 @@ def plan(column: Column, own: Held | None, want: Held | None, *, asked: bool, se
     `own` is the type it has by itself, `want` the type of an existing column or, when `asked`, of
     the user's cast.
     """
+    planned = _plan(column, own, want, asked=asked, server=server)
+    since, valid, note = _NEWER_VALUES.get(Spelling.parse(planned.sql).base, (0, "", ""))
+    if server >= since or planned.valid or planned.verdict is Verdict.REFUSED:
+        return planned
+    return replace(planned, verdict=Verdict.CHECKED, valid=valid, note=planned.note or note)
+
+
+def _plan(column: Column, own: Held | None, want: Held | None, *, asked: bool, server: int) -> Native:
     if own is None:
         return refusal(column, f"Postgres has no type for {column.type}", "text")
     target = want or own
