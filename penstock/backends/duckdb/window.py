@@ -12,6 +12,7 @@ from penstock.errors import ConfigError, PlanRefused
 
 ZONED = frozenset({"TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"})
 NAIVE = frozenset({"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE"})
+_ROUNDED = {"TIMESTAMP_S": "second", "TIMESTAMP_MS": "millisecond"}
 
 _LAG = re.compile(r"(\d+)(us|ms|s|m|h|d)")
 _UNITS = {"us": "microseconds", "ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
@@ -59,7 +60,14 @@ def _bound(session: Session, relation: str, cursor: Cursor, spelling: str, now: 
                     why=f"it is a {spelling}, and its clock is not known",
                     remedy='cursor_timezone = "UTC", or the zone that its times are in',
                 )
-            moment = f"timezone({literal(cursor.timezone)}, {moment})"
+            zone = literal(cursor.timezone)
+            # When clocks are set back, an hour comes twice: what follows falls below what went before.
+            # The bound waits until no later moment of the next hours reads lower.
+            ahead = f"timezone({zone}, {moment} + interval '3 hours') - interval '3 hours'"
+            moment = f"least(timezone({zone}, {moment}), {ahead})"
+        if spelling in _ROUNDED:
+            # The cast rounds: half a second early, rows that are still to come would lie below the bound.
+            moment = f"date_trunc('{_ROUNDED[spelling]}', {moment})"
         return str(session.query(f"select cast(cast({moment} as {spelling}) as varchar)")[0][0])
     raise PlanRefused(
         f"{cursor.column!r} cannot be an incremental cursor",
