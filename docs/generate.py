@@ -290,6 +290,7 @@ ABILITIES = (
     ("user_sql", "`transforms_pre`, `transforms_post`"),
     ("max_identifier_bytes", "longest name, in bytes"),
     ("case_insensitive", "names differ by case"),
+    ("tested", "tested versions"),
     ("extra", "extra"),
 )
 MODES = ("append", "truncate", "merge", "scd2")
@@ -311,6 +312,8 @@ def _ability(one: Capabilities, field: str) -> str:
     if field in ("modes", "deletes"):
         order = MODES if field == "modes" else DELETES
         return ", ".join(word for word in order if word in value) or "no"
+    if field == "tested":
+        return ", ".join(value)
     if field == "max_identifier_bytes":
         return "no limit" if value is None else str(value)
     if field == "case_insensitive":

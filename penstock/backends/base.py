@@ -470,6 +470,7 @@ class Capabilities:
     max_identifier_bytes: int | None  # longer names are refused at planning
     case_insensitive: bool  # names that differ only in case are the same
     same_database_sql: bool  # can run INSERT … SELECT inside itself
+    tested: tuple[str, ...] = ()  # versions of the system that the suite runs on, for the matrix
     types: tuple[str, ...] = ()  # canonical types it holds as themselves, for the matrix
     notes: tuple[str, ...] = ()  # sentences for the matrix
 

