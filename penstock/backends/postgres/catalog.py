@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from penstock.backends.postgres.connect import identifier
 from penstock.backends.postgres.types import PgType
 
 Query = Callable[[str, Sequence[Any]], list[tuple[Any, ...]]]
@@ -39,10 +40,11 @@ class Relation:
     method: str  # access method, "" where there is none
     bytes: int = 0
     children: bool = False
+    granted: bool = True  # the user may read all of it by its own name
 
     @property
     def sql(self) -> str:
-        return f"{_quote(self.schema)}.{_quote(self.name)}"
+        return f"{identifier(self.schema)}.{identifier(self.name)}"
 
     @property
     def is_heap(self) -> bool:
@@ -84,7 +86,8 @@ def types(query: Query, wanted: Sequence[tuple[int, int]]) -> list[PgType]:
 _RELATION = """
 select c.oid::int8, n.nspname::text, c.relname::text, c.relkind::text, coalesce(am.amname::text, ''),
        case when c.relkind in ('r', 'm') then coalesce(pg_relation_size(c.oid), 0) else 0 end,
-       exists (select from pg_inherits where inhparent = c.oid)
+       exists (select from pg_inherits where inhparent = c.oid),
+       has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')
 from pg_class c join pg_namespace n on n.oid = c.relnamespace left join pg_am am on am.oid = c.relam
 """
 
@@ -142,7 +145,3 @@ def primary_key(query: Query, oid: int) -> tuple[str, ...]:
         (oid,),
     )
     return tuple(name for (name,) in rows)
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -19,7 +19,7 @@ from adbc_driver_manager._reader import AdbcRecordBatchReader
 from penstock.backends.base import Partition
 from penstock.backends.postgres.ahead import ReadAhead
 from penstock.backends.postgres.config import Conninfo
-from penstock.backends.postgres.connect import Identity, literal, worker_session
+from penstock.backends.postgres.connect import Identity, identifier, literal, worker_session
 from penstock.backends.postgres.decode import decode_batch
 from penstock.backends.postgres.errors import DRIVER_ERRORS, refused, sqlstate
 from penstock.backends.postgres.snapshot import Moment
@@ -35,8 +35,10 @@ _SHAPE = re.compile(SHAPE_MARK + r":(\d+):(.*?)\"", re.DOTALL)
 SNAPSHOT_GONE = frozenset({"22023", "42704", "0A000"})
 BATCH_BYTES_OPTION = "adbc.postgresql.batch_size_hint_bytes"
 COPY_OPTION = "adbc.postgresql.use_copy"
-# A query has no NOWAIT: who holds a materialized view longer than this is refreshing it.
+# A query has no NOWAIT: who holds a relation longer than this is changing its form.
 MOVED_AFTER = "100ms"
+# What a lock that is not to be had, a table that is gone and a column that is gone end in.
+FORM_CHANGES = frozenset({"55P03", "42P01", "42703"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,10 +46,14 @@ class Guard:
     """A relation as the snapshot knows it; a worker compares this with what is there now."""
 
     oid: int
-    sql: str  # quoted name
-    attnums: tuple[int, ...]
-    names: tuple[str, ...]  # in the order of attnums
-    stored_view: bool = False  # a materialized view, which takes no LOCK TABLE
+    schema: str
+    name: str
+    columns: tuple[tuple[int, str], ...]  # attnum and name
+    lockable: bool = True  # by LOCK TABLE, which wants a grant on the whole table
+
+    @property
+    def sql(self) -> str:
+        return f"{identifier(self.schema)}.{identifier(self.name)}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,50 +110,64 @@ class PostgresPartition(Partition):
                 raise
             if _row(cursor, Identity.QUERY) != _as_row(self.moment.identity):
                 raise self._moved("this session reached another server than the run's first one")
+            self._lock(cursor)
             for guard in self.guards:
                 self._check(cursor, guard)
             if self.explained:
                 self._check_plan(cursor)
 
-    def _check(self, cursor: adbc.Cursor, guard: Guard) -> None:
-        # The lock first: it keeps the table from being rewritten after the comparison. Not waited
-        # for: who rewrites the table now makes this snapshot useless anyway.
+    def _lock(self, cursor: adbc.Cursor) -> None:
+        """Before the comparison: nothing may be rewritten after it.
+
+        Not waited for: who rewrites a table now makes this snapshot useless anyway.
+        """
+        for guard in self.guards:
+            if guard.lockable:
+                self._take(cursor, guard.sql, f"lock table only {guard.sql} in access share mode nowait")
+        hidden = [guard.sql for guard in self.guards if not guard.lockable]
+        if hidden:
+            # A materialized view takes no LOCK TABLE, and what lies behind a view or a grant on
+            # columns is locked by nothing but the query itself.
+            cursor.execute(f"set lock_timeout to {literal(MOVED_AFTER)}")
+            self._take(cursor, ", ".join(hidden), f"select from (\n{self.sql}\n) as q limit 0")
+            cursor.execute("reset lock_timeout")
+
+    def _take(self, cursor: adbc.Cursor, what: str, statement: str) -> None:
         try:
-            if guard.stored_view:
-                cursor.execute(f"set lock_timeout to {literal(MOVED_AFTER)}")
-                cursor.execute(f"select from {guard.sql} limit 0")
-                cursor.execute("reset lock_timeout")
-            else:
-                cursor.execute(f"lock table only {guard.sql} in access share mode nowait")
+            cursor.execute(statement)
         except DRIVER_ERRORS as error:
-            if sqlstate(error) in ("55P03", "42P01"):
-                raise self._moved(f"{guard.sql} is locked, or gone, for a change of its form") from None
+            if sqlstate(error) in FORM_CHANGES:
+                raise self._moved(f"{what} is locked, or gone, for a change of its form") from None
             raise
-        present = " and ".join(
-            f"pg_catalog.has_column_privilege({guard.oid}::pg_catalog.oid, {number}::pg_catalog.int2, 'select')"
-            " is not null"
-            for number in guard.attnums
-        )
-        row = _row(
+
+    def _check(self, cursor: adbc.Cursor, guard: Guard) -> None:
+        # By functions that look at what is there now, whatever the snapshot says. By oid, because a
+        # name may be closed to this user.
+        relation = f"{guard.oid}::pg_catalog.oid"
+        numbers = ", ".join(str(number) for number, _ in guard.columns)
+        names = ", ".join(literal(name) for _, name in guard.columns)
+        place = " || '.' || ".join(f"pg_catalog.quote_ident({literal(part)})" for part in (guard.schema, guard.name))
+        known = "(pg_catalog.pg_identify_object('pg_catalog.pg_class'::pg_catalog.regclass, {}, {})).identity"
+        same_file, same_name, same_columns = _row(
             cursor,
-            f"select {literal(guard.sql)}::pg_catalog.regclass::pg_catalog.oid = {guard.oid}::pg_catalog.oid,"
-            f" (select relfilenode = 0 or relfilenode = pg_catalog.pg_relation_filenode(oid)"
-            f" from pg_catalog.pg_class where oid = {guard.oid}::pg_catalog.oid),"
-            f" {present or 'true'}",
+            "select (select relfilenode = 0 or relfilenode = pg_catalog.pg_relation_filenode(oid)"
+            f" from pg_catalog.pg_class where oid = {relation}),"
+            f" {known.format(relation, 0)} = {place},"
+            f" (select coalesce(pg_catalog.bool_and({known.format(relation, 'c.number')} ="
+            f" {place} || '.' || pg_catalog.quote_ident(c.name)), true)"
+            f" from rows from (pg_catalog.unnest(array[{numbers}]::pg_catalog.int4[]),"
+            f" pg_catalog.unnest(array[{names}]::pg_catalog.text[])) as c(number, name))",
         )
-        same_oid, same_file, columns_there = row
-        if not (same_oid and same_file):
+        if not (same_file and same_name):
             raise self._moved(f"{guard.sql} was rewritten, truncated or replaced after the run's snapshot")
-        # The order of names is that of attnums now; a column dropped and added again has moved.
-        now = tuple(cursor.adbc_execute_schema(f"select (null::{guard.sql}).*").names)
-        if not columns_there or now[: len(guard.names)] != guard.names:
+        if not same_columns:
             raise self._moved(f"columns of {guard.sql} were dropped or renamed after the run's snapshot")
 
     def _check_plan(self, cursor: adbc.Cursor) -> None:
         """A partition detached since would be left out of the plan without a word."""
         cursor.adbc_statement.set_options(**{COPY_OPTION: "false"})  # EXPLAIN is no query to COPY
         plan = json.loads(_row(cursor, f"explain (verbose, format json) {self.sql}")[0])
-        touched = {f"{_quote(schema)}.{_quote(name)}" for schema, name in relations_in(plan)}
+        touched = {f"{identifier(schema)}.{identifier(name)}" for schema, name in relations_in(plan)}
         missing = [guard.sql for guard in self.guards if guard.sql not in touched]
         if missing:
             raise self._moved(f"{missing[0]} is not part of the query any more")
@@ -212,7 +232,3 @@ def _row(cursor: adbc.Cursor, sql: str) -> tuple[Any, ...]:
 
 def _as_row(identity: Identity) -> tuple[str, str, str]:
     return identity.started, identity.system, identity.database
-
-
-def _quote(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'

@@ -110,7 +110,7 @@ def query_by_ctid(reading: Reading, query: Splittable, want: int) -> tuple[list[
     try:
         plan = _explain(holder, restricted(1, 2))
     except SourceError:
-        return [one_piece(reading)], "what it reads has no ctid"
+        return [one_piece(reading)], "what it reads has no ctid, or none that this user may read"
     if not _only_tid_ranges(plan[0]["Plan"]):
         return [one_piece(reading)], "the server would not read it as plain ranges of one table"
     relations = catalog.relations_named(holder.catalog, relations_in(plan))
@@ -136,6 +136,8 @@ def _why_whole(reading: Reading, relation: Relation) -> str:
         return "it is a foreign table"
     if holder.moment.server < TID_RANGES_SINCE:
         return "the server has no scans of ctid ranges (they come with version 14)"
+    if not relation.granted:
+        return "not every column of it may be read, and ctid is none of those that are granted"
     if relation.kind != "p" and not relation.is_heap:
         return f"its access method is {relation.method}, not heap"
     members = catalog.family(holder.catalog, relation.oid)
@@ -229,10 +231,10 @@ def _guard(holder: Holder, relation: Relation) -> Guard:
     columns = catalog.table_columns(holder.catalog, relation.oid)
     return Guard(
         relation.oid,
-        relation.sql,
-        tuple(c.attnum for c in columns),
-        tuple(c.name for c in columns),
-        stored_view=relation.kind == "m",
+        relation.schema,
+        relation.name,
+        tuple((c.attnum, c.name) for c in columns),
+        lockable=relation.granted and relation.kind != "m",
     )
 
 
