@@ -90,8 +90,8 @@ class ConfigErrors(ConfigError):
     def __str__(self) -> str:
         return "\n".join([f"{self.what}:", *(f"  {finding}" for finding in self.findings)])
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return (ConfigErrors, (self.findings,))
+    def extra(self) -> dict[str, Any]:
+        return {"findings": [finding.to_record() for finding in self.findings]}
 
 
 class PlanRefused(PenstockError):
@@ -186,6 +186,8 @@ class TransformError(PenstockError):
 def from_record(record: dict[str, Any]) -> PenstockError:
     """The error that `to_record` described."""
     fields = dict(record)
+    if "findings" in fields:
+        return ConfigErrors([from_record(finding) for finding in fields["findings"]])
     cls = _subclasses(PenstockError).get(fields.pop("error"), PenstockError)
     what = fields.pop("what")
     fields["keys"] = tuple(fields.get("keys", ()))

@@ -60,6 +60,7 @@ class Finding:
     what: str
     why: str = ""
     remedy: str = ""
+    place: str = ""
 
 
 @dataclass(frozen=True, slots=True)

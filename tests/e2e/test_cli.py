@@ -77,6 +77,24 @@ mode = "append"
 
 
 @pytest.mark.postgres
+def test_every_wrong_option_of_a_connection_is_told(project: Project) -> None:
+    project.write(PROJECT.replace('dsn = "${SHOP_DSN}"', 'dsn = "${SHOP_DSN}"\nhots = "db"\nprot = 5432'))
+    found = project.json("validate", "same")
+    assert [(one["what"].split()[2], one["place"]) for one in found] == [  # type: ignore[attr-defined]
+        ("'hots'", "penstock.toml:5"),
+        ("'prot'", "penstock.toml:6"),
+    ]
+    shown = " ".join(project.run("validate", "same").stdout.split())
+    assert "penstock.toml:5: unknown key 'hots'" in shown
+    assert "did you mean 'port'?" in shown
+    [outcome] = project.json("run", "same")
+    assert [one["what"].split()[2] for one in outcome["error"]["findings"]] == ["'hots'", "'prot'"]  # type: ignore[index]
+    kept = project.run("runs", "show", str(outcome["run_id"])).stdout
+    assert "'hots'" in kept
+    assert "'prot'" in kept
+
+
+@pytest.mark.postgres
 def test_connections_and_tables(project: Project) -> None:
     assert [record["name"] for record in project.json("connections", "list")] == ["shop", "warehouse"]
     tested = project.run("connections", "test", "shop")

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import errno
+import json
+import pickle
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from penstock.cli import context, errors
-from penstock.errors import ConfigError, ConfigErrors, ConnectionFailed, DataError, PenstockError
+from penstock.errors import ConfigError, ConfigErrors, ConnectionFailed, DataError, PenstockError, from_record
 from penstock.observe import redact
 
 
@@ -83,6 +85,14 @@ def test_all_findings_of_a_project_are_shown_at_once(capsys: pytest.CaptureFixtu
     said = capsys.readouterr().err
     assert "error:   first\nnext:    do this\nerror:   second\n" in said
     assert "2 problems in the project; nothing was run" in said
+
+
+def test_findings_come_back_from_their_record() -> None:
+    given = ConfigErrors([ConfigError("first", place="penstock.toml:7"), DataError("second", keys=("id=1",))])
+    back = from_record(json.loads(json.dumps(given.to_record())))
+    assert isinstance(back, ConfigErrors)
+    assert [one.to_record() for one in back.findings] == [one.to_record() for one in given.findings]
+    assert pickle.loads(pickle.dumps(given)).to_record() == given.to_record()  # noqa: S301  our own
 
 
 def test_findings_of_one_pipeline_do_not_speak_for_the_others(capsys: pytest.CaptureFixture[str]) -> None:

@@ -23,7 +23,7 @@ def show(findings: Sequence[Finding], checked: int, form: Output) -> None:
     if ordered:
         made = out.table("", "pipeline", "severity", "what", "remedy")
         for finding in ordered:
-            what = finding.what if not finding.why else f"{finding.what}: {finding.why}"
+            what = ": ".join(part for part in (finding.place, finding.what, finding.why) if part)
             made.add_row(
                 out.cell(finding.pipeline),
                 out.cell(finding.severity, COLOURS.get(finding.severity, "")),

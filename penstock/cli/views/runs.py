@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from penstock.state import RunRecord
 
 COLOURS = {"done": "green", "failed": "red", "running": "cyan", "cancelled": "yellow", "interrupted": "yellow"}
+LABELS = (("why", "why"), ("kept", "kept"), ("next", "remedy"))
 NUMBERS = ("rows", "inserted", "updated", "deleted", "seconds")
 
 
@@ -67,7 +68,7 @@ def show_one(record: RunRecord, form: Output) -> None:
     for label, value, style in facts:
         if value:
             grid.add_row(label, out.cell(value, style))
-    for label, value in _error(record):
+    for label, value in _error(record.error or {}):
         grid.add_row(label, out.cell(value, "red" if label == "error" else ""))
     out.out().print(grid)
 
@@ -95,8 +96,8 @@ def _rows(record: RunRecord) -> str:
     return ", ".join(parts)
 
 
-def _error(record: RunRecord) -> list[tuple[str, str]]:
-    if not record.error:
-        return []
-    labels = (("error", "what"), ("why", "why"), ("kept", "kept"), ("next", "remedy"))
-    return [(label, str(record.error[name])) for label, name in labels if record.error.get(name)]
+def _error(error: Mapping[str, Any]) -> list[tuple[str, str]]:
+    what = ": ".join(str(error[name]) for name in ("place", "what") if error.get(name))
+    rest = [(label, str(error[name])) for label, name in LABELS if error.get(name)]
+    findings = [line for finding in error.get("findings", ()) for line in _error(finding)]
+    return [("error", what), *rest, *findings] if what else []
