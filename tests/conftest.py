@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import signal
 from collections.abc import Iterator
 
 import pytest
 
 from penstock.testing.postgres import EmbeddedPostgres
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _signals_reach_the_commands() -> None:
+    """Under `nohup`, or in the background of a script, the suite would hand ignored signals on to what it starts."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+    if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+        signal.signal(signal.SIGHUP, lambda *_: None)
 
 
 @pytest.fixture(scope="session")

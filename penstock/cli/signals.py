@@ -1,7 +1,8 @@
 """Signals become one KeyboardInterrupt, so that a run rolls back on the way out.
 
 A second Ctrl-C while the rollback is under way would cut it short and leave staging behind: it
-is answered with a line instead.
+is answered with a line instead. A signal that whoever started us has ignored stays ignored: under
+`nohup` a hang-up must not end the run.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ INTERRUPTED = 128 + signal.SIGINT
 HANDLED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 
 _received: list[int] = []
-_taken: list[bool] = []
+_taken: set[signal.Signals] = set()
 
 
 def received() -> int:
@@ -34,14 +35,14 @@ def once() -> Iterator[None]:
     """Within the block the first signal raises KeyboardInterrupt and later ones are only answered."""
     _received.clear()
     before = {number: signal.getsignal(number) for number in HANDLED}
-    _taken.append(True)
+    _taken.update(number for number, handler in before.items() if handler is not signal.SIG_IGN)
     install()
     try:
         yield
     finally:
+        for number in _taken:
+            signal.signal(number, before[number])
         _taken.clear()
-        for number, handler in before.items():
-            signal.signal(number, handler)
 
 
 def install() -> None:
@@ -49,9 +50,8 @@ def install() -> None:
 
     Called again after Spark has started, which puts a SIGINT handler of its own.
     """
-    if _taken:
-        for number in HANDLED:
-            signal.signal(number, _handle)
+    for number in _taken:
+        signal.signal(number, _handle)
 
 
 def _handle(number: int, _frame: FrameType | None) -> None:

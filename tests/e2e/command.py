@@ -104,10 +104,10 @@ class Project:
         return records
 
     @contextmanager
-    def held(self, failpoint: str, *words: str) -> Iterator[subprocess.Popen[str]]:
-        """The command while it waits at a failpoint; `go_on` lets it go on."""
+    def held(self, failpoint: str, *words: str, under: tuple[str, ...] = ()) -> Iterator[subprocess.Popen[str]]:
+        """The command while it waits at a failpoint; `go_on` lets it go on. `under`: a program that starts it."""
         process = subprocess.Popen(
-            self.command(*words),
+            [*under, *self.command(*words)],
             cwd=self.folder,
             env=self.environment | {failpoints.ENV: f"{failpoint}=once:{self.folder / 'once'}:pause:{self._marker}"},
             stdout=subprocess.PIPE,

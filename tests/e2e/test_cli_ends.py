@@ -73,6 +73,17 @@ def test_signal_after_the_commit_says_that_the_rows_are_there(
     assert (record["state"], record["rows"], record["inserted"]) == ("done", 1000, 1000)
 
 
+@pytest.mark.postgres
+def test_hang_up_does_not_end_a_run_under_nohup(project: Project) -> None:
+    with project.held("commit.begin", "run", "same", "--output", "json", under=("nohup",)) as process:
+        process.send_signal(signal.SIGHUP)
+        project.go_on()
+        shown, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    [outcome] = json.loads(shown)
+    assert (outcome["state"], outcome["inserted"]) == ("done", 1000)
+
+
 # ---------------------------------------------------------------- a history that cannot be written
 
 

@@ -40,6 +40,18 @@ def test_handlers_are_taken_again_only_inside_the_block() -> None:
     assert signal.getsignal(signal.SIGTERM) is before
 
 
+def test_ignored_signals_stay_ignored() -> None:
+    before = signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    try:
+        with signals.once():
+            signals.install()  # as after the start of Spark
+            os.kill(os.getpid(), signal.SIGHUP)
+        assert not signals.taken()
+        assert signal.getsignal(signal.SIGHUP) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGHUP, before)
+
+
 @pytest.mark.parametrize(("number", "code"), [(signal.SIGINT, 130), (signal.SIGTERM, 143), (signal.SIGHUP, 129)])
 def test_exit_code_says_which_signal(number: signal.Signals, code: int, capsys: pytest.CaptureFixture[str]) -> None:
     assert errors.show_interrupted(number) == code
