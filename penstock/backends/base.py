@@ -439,7 +439,7 @@ class Target(ABC):
 
     @abstractmethod
     def qualify(self, table: TableName) -> TableName:
-        """The table's full name, with the target's default schema filled in."""
+        """The table's full name: the default schema filled in, and spelled as the target spells it."""
 
     @abstractmethod
     def has_schema(self, schema: str) -> bool: ...

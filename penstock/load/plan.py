@@ -43,7 +43,8 @@ class LoadRequest:
     pipeline: Pipeline
     schema: Schema  # as the sink will get it: the source's, or the transform's result
     keys: tuple[str, ...]  # the pipeline's, or the source's primary key
-    table: TableName
+    table: TableName  # as the target spells it
+    existing: TargetTable | None
     run: RunContext
     watermark: str | None = None
     continues: str | None = None
@@ -94,8 +95,7 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     """The whole load. Findings are collected, so that a user sees all of them at once."""
     pipeline = request.pipeline
     _require_abilities(pipeline, capabilities)
-    table = target.qualify(request.table)
-    existing = target.inspect(table)
+    table, existing = request.table, request.existing
     metadata = metadata_columns(pipeline, target.dialect)
     columns = plan_columns(
         pipeline,

@@ -196,9 +196,10 @@ def prepare(
         schema = source.schema()
         keys = pipeline.keys or source.primary_key()
         target_table = target.qualify(pipeline.target_table(table))
+        existing = target.inspect(target_table)
         stored = target.watermark(pipeline.name, target_table) if pipeline.incremental else None
         # A target that was dropped, or is refreshed, is filled from the beginning.
-        afresh = options.full_refresh or target.inspect(target_table) is None
+        afresh = options.full_refresh or existing is None
         window = _window(pipeline, source, None if afresh else stored)
         transform = None
         want = pipeline.parallel or project.spark.parallel or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
@@ -214,6 +215,7 @@ def prepare(
                 loaded,
                 keys,
                 target_table,
+                existing,
                 run,
                 _watermark(window),
                 stored,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from string import ascii_lowercase, ascii_uppercase
 
 from penstock.errors import ConfigError
 
@@ -27,6 +28,14 @@ class TableName:
         if len(parts) > 2:
             raise ConfigError(f"{text!r} is not a table name", why="a table is named by schema.table or table")
         return TableName(parts[0] if len(parts) == 2 else None, parts[-1])
+
+
+def folded(name: str) -> str:
+    """The name as systems compare it that do not tell upper from lower case: É and é stay two names there."""
+    return name.translate(_LOWER)
+
+
+_LOWER = str.maketrans(ascii_uppercase, ascii_lowercase)
 
 
 def _is_plain(part: str) -> bool:

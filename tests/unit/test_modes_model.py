@@ -115,7 +115,9 @@ class Loader:
 
     def load(self, state: dict[int, str | None]) -> Counts:
         planned = plan_load(
-            LoadRequest(self.pipeline, self.schema, (self.names[0],), TABLE, RUN), self.target, CAPABILITIES
+            LoadRequest(self.pipeline, self.schema, (self.names[0],), TABLE, self.target.inspect(TABLE), RUN),
+            self.target,
+            CAPABILITIES,
         )
         planned.require("test")
         table = pa.table({self.names[0]: list(state), self.names[1]: list(state.values())}, schema=self.schema.arrow())

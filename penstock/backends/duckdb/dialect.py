@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from string import ascii_lowercase, ascii_uppercase
 
 from penstock.backends.base import Dialect
 from penstock.backends.duckdb.types import BY_TEXT, quote
@@ -57,6 +58,14 @@ def _key_part(name: str) -> str:
     text = f"cast({quote(name)} as varchar)"
     quoted = f"case when typeof({quote(name)}) = 'VARCHAR' then '''' || {text} || '''' else {text} end"
     return f"{label} || coalesce({quoted}, 'null')"
+
+
+def same_name(column: str) -> str:
+    """That a name in the catalog is the bound one, as DuckDB compares names; `lower` would also fold É."""
+    return f"translate({column}, {_UPPER}, {_LOWER}) = translate(?, {_UPPER}, {_LOWER})"
+
+
+_UPPER, _LOWER = f"'{ascii_uppercase}'", f"'{ascii_lowercase}'"
 
 
 def literal(text: str) -> str:

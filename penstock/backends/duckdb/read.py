@@ -7,6 +7,7 @@ every worker that opens the file read-only sees the same moment. Only `close` en
 from __future__ import annotations
 
 import os
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
@@ -21,12 +22,13 @@ from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, S
 from penstock.backends.duckdb import types
 from penstock.backends.duckdb.config import WORKER_MEMORY_LIMIT, WORKER_THREADS, DuckDBConfig
 from penstock.backends.duckdb.connect import Session, mapped, open_file, shift_lines, translate
-from penstock.backends.duckdb.dialect import DuckDBDialect, literal
+from penstock.backends.duckdb.dialect import DuckDBDialect, literal, same_name
 from penstock.backends.duckdb.window import condition, upper_bound
 from penstock.backends.sql import KEYS_SHOWN, null_note, recall, remembered
 from penstock.errors import ConfigError, DataError, PlanRefused, SourceError, SourceMoved
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Schema, TableName
+from penstock.schema.names import folded
 
 # Below this, starting a task costs more than it saves.
 MIN_ROWS = 100_000
@@ -154,10 +156,10 @@ class DuckDBSource(Source):
         schema = name.schema or self._config.default_schema
         rows = self._session.query(
             "select schema_name, table_name, 'table' from duckdb_tables() where database_name = current_database()"
-            " and lower(schema_name) = lower(?) and lower(table_name) = lower(?)"
+            f" and {same_name('schema_name')} and {same_name('table_name')}"
             " union all select schema_name, view_name, 'view' from duckdb_views()"
             " where database_name = current_database()"
-            " and lower(schema_name) = lower(?) and lower(view_name) = lower(?)",
+            f" and {same_name('schema_name')} and {same_name('view_name')}",
             (schema, name.table) * 2,
         )
         if not rows:
@@ -203,8 +205,8 @@ class DuckDBSource(Source):
             names = list(relation.columns)
             spelled = [str(type_) for type_ in relation.types]
             del relation
-        folded = [name.lower() for name in names]
-        twice = sorted({name for name in names if folded.count(name.lower()) > 1})
+        counted = Counter(folded(name) for name in names)
+        twice = sorted({name for name in names if counted[folded(name)] > 1})
         if twice:
             raise PlanRefused(
                 "the query gives a name more than once",
@@ -306,7 +308,7 @@ class DuckDBSource(Source):
             return [""], "one partition: a query runs once; partition_on would split it"
         if not self._base_table:
             return [""], "one partition: a view has no row ids; partition_on would split it"
-        if any(name.lower() == "rowid" for name in self._types):
+        if any(folded(name) == "rowid" for name in self._types):
             # It hides the row ids: ranges of its values would leave out NULLs.
             return [""], "one partition: a column called rowid hides the row ids; partition_on would split it"
         return self._by_rowid(want)

@@ -31,7 +31,7 @@ from penstock.backends.base import (
 from penstock.backends.duckdb import types
 from penstock.backends.duckdb.config import DuckDBConfig
 from penstock.backends.duckdb.connect import NOT_COMMITTED, Session, open_file, translate
-from penstock.backends.duckdb.dialect import DuckDBDialect, literal, render
+from penstock.backends.duckdb.dialect import DuckDBDialect, literal, render, same_name
 from penstock.backends.locks import FileLock
 from penstock.backends.sql import (
     Counts,
@@ -51,6 +51,7 @@ from penstock.backends.staging import StagingArea, sweep
 from penstock.errors import PenstockError, PlanRefused, StagingLost, TargetError, Unsupported
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Ddl, TableName
+from penstock.schema.names import folded
 
 
 class DuckDBTarget(Target):
@@ -63,14 +64,36 @@ class DuckDBTarget(Target):
         _check_writable(config)
 
     def qualify(self, table: TableName) -> TableName:
-        made = TableName(table.schema or self._config.default_schema, table.table)
-        if made.schema is not None and made.schema.lower() == self._config.file.stem.lower() != "main":
+        session = self._read()
+        if session is None:
+            schema = self._schema(table)
+            return TableName("main" if folded(schema) == "main" else schema, table.table)
+        with session:
+            return self._as_spelled(session, table)
+
+    def _as_spelled(self, session: Session, table: TableName) -> TableName:
+        """As the catalog spells it: what is remembered of a table must not depend on who names it how."""
+        schema = self._schema(table)
+        own = "database_name = current_database()"
+        schemas = session.query(
+            f"select schema_name from duckdb_schemas() where {own} and {same_name('schema_name')}", (schema,)
+        )
+        tables = session.query(
+            f"select table_name from duckdb_tables() where {own}"
+            f" and {same_name('schema_name')} and {same_name('table_name')}",
+            (schema, table.table),
+        )
+        return TableName(schemas[0][0] if schemas else schema, tables[0][0] if tables else table.table)
+
+    def _schema(self, table: TableName) -> str:
+        schema = table.schema or self._config.default_schema
+        if folded(schema) == folded(self._config.file.stem) != "main":
             raise PlanRefused(
-                f"schema {made.schema!r} has the name of its file",
+                f"schema {schema!r} has the name of its file",
                 why="DuckDB calls the database after the file and cannot tell the two apart",
                 remedy="rename the file, or use another schema",
             )
-        return made
+        return schema
 
     def has_schema(self, schema: str) -> bool:
         session = self._read()
@@ -80,12 +103,12 @@ class DuckDBTarget(Target):
             return session.has_schema(schema)
 
     def inspect(self, table: TableName) -> TargetTable | None:
-        name = self.qualify(table)
+        self._schema(table)
         session = self._read()
         if session is None:
             return None
         with session:
-            return _inspect(session, name)
+            return _inspect(session, self._as_spelled(session, table))
 
     def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
         return types.native(column, existing, cast)
@@ -101,7 +124,7 @@ class DuckDBTarget(Target):
             if not session.has_schema("_penstock"):
                 return None
             check_format(session)
-            return last_watermark(session, pipeline, self.qualify(table))
+            return last_watermark(session, pipeline, self._as_spelled(session, table))
 
     def begin(self, plan: LoadPlan) -> Load:
         if any(load.adopt for load in plan.tables):
@@ -145,15 +168,11 @@ def _check_writable(config: DuckDBConfig) -> None:
 
 
 def _inspect(session: Session, name: TableName) -> TargetTable | None:
-    where = "database_name = current_database() and lower(schema_name) = lower(?) and lower(table_name) = lower(?)"
-    found = session.query(
-        f"select schema_name, table_name, sql, estimated_size, index_count from duckdb_tables() where {where}",
-        name.parts,
-    )
+    where = "database_name = current_database() and schema_name = ? and table_name = ?"
+    found = session.query(f"select sql, estimated_size, index_count from duckdb_tables() where {where}", name.parts)
     if not found:
         return _refuse_view(session, name)
-    schema, table, sql, rows, indexes = found[0]
-    here = TableName(schema, table)
+    sql, rows, indexes = found[0]
     collations = _collations(sql)
     columns = tuple(
         TargetColumn(
@@ -167,12 +186,12 @@ def _inspect(session: Session, name: TableName) -> TargetTable | None:
         for column, spelling, nullable, default, generated in session.query(
             "select column_name, data_type, is_nullable, column_default, is_generated from duckdb_columns()"
             f" where {where} order by column_index",
-            here.parts,
+            name.parts,
         )
     )
     constraints = session.query(
         f"select constraint_type, constraint_column_names, constraint_text from duckdb_constraints() where {where}",
-        here.parts,
+        name.parts,
     )
     notes = [f"{kind.lower()}: {text}" for kind, _, text in constraints if kind in {"CHECK", "FOREIGN KEY", "UNIQUE"}]
     if indexes:
@@ -181,12 +200,12 @@ def _inspect(session: Session, name: TableName) -> TargetTable | None:
     if known:
         check_format(session)
     return TargetTable(
-        here,
+        name,
         columns,
         next((tuple(names) for kind, names, _ in constraints if kind == "PRIMARY KEY"), ()),
         notes=tuple(notes),
-        owners=owners_of(session, here) if known else frozenset(),
-        loaded=frozenset(remembered(session, here)) if known else frozenset(),
+        owners=owners_of(session, name) if known else frozenset(),
+        loaded=frozenset(remembered(session, name)) if known else frozenset(),
         rows=rows,
     )
 
@@ -194,7 +213,7 @@ def _inspect(session: Session, name: TableName) -> TargetTable | None:
 def _refuse_view(session: Session, name: TableName) -> TargetTable | None:
     views = session.query(
         "select 1 from duckdb_views() where database_name = current_database()"
-        " and lower(schema_name) = lower(?) and lower(view_name) = lower(?)",
+        f" and {same_name('schema_name')} and {same_name('view_name')}",
         name.parts,
     )
     return TargetTable(name, (), refusals=(f"{name} is a view",)) if views else None
