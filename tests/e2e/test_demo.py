@@ -43,7 +43,10 @@ def test_demo_moves_changes_and_history(tmp_path: Path) -> None:
 
 
 @pytest.mark.postgres
-def test_demo_interrupted_leaves_no_server(tmp_path: Path) -> None:
+def test_demo_interrupted_leaves_no_server_and_no_folder_open(tmp_path: Path) -> None:
+    closed = tmp_path / "closed"
+    closed.mkdir(mode=0o700)
+    before = {path: path.stat().st_mode for path in (closed, *closed.parents)}
     process = subprocess.Popen(
         [sys.executable, "-m", "penstock.cli.main", "demo"],
         cwd=tmp_path,
@@ -51,7 +54,7 @@ def test_demo_interrupted_leaves_no_server(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
         text=True,
         start_new_session=True,
-        env=os.environ | {"TMPDIR": str(tmp_path)},
+        env=os.environ | {"TMPDIR": str(closed)},
     )
     assert process.stderr is not None
     for line in process.stderr:
@@ -64,6 +67,7 @@ def test_demo_interrupted_leaves_no_server(tmp_path: Path) -> None:
     assert process.returncode == 143
     _, alive = psutil.wait_procs(children, timeout=10)
     assert alive == []
+    assert {path: path.stat().st_mode for path in before} == before
 
 
 @pytest.mark.postgres

@@ -8,7 +8,11 @@ import sys
 from importlib.resources import files
 from pathlib import Path
 
+import pytest
+
 from penstock.demo import runner
+from penstock.errors import PenstockError
+from penstock.testing.postgres import EmbeddedPostgres
 
 ROOT = Path(__file__).parents[2]
 
@@ -40,3 +44,18 @@ def test_a_demo_starts_again_over_what_a_killed_one_left(tmp_path: Path) -> None
     (folder / "warehouse.duckdb.penstock.lock").touch()
     runner.prepare(folder)
     assert list(folder.glob("warehouse.duckdb*")) == []
+
+
+def test_every_embedded_server_has_a_password_of_its_own(tmp_path: Path) -> None:
+    assert EmbeddedPostgres(tmp_path / "a").password != EmbeddedPostgres(tmp_path / "b").password
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root runs the server as another account")
+@pytest.mark.parametrize("folder", ["closed", "closed/postgres"])
+def test_embedded_server_leaves_a_closed_folder_closed(tmp_path: Path, folder: str) -> None:
+    (tmp_path / "closed").mkdir(mode=0o700)
+    before = {path: path.stat().st_mode for path in (tmp_path / "closed", *tmp_path.parents)}
+    with pytest.raises(PenstockError, match="cannot live in") as caught:
+        EmbeddedPostgres(tmp_path / folder).start()
+    assert caught.value.remedy
+    assert {path: path.stat().st_mode for path in before} == before
