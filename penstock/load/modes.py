@@ -7,7 +7,7 @@ the others.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import sqlglot
 
@@ -166,7 +166,7 @@ def key_checks(statement: Statement) -> list[Check]:
     """NULL in a key inserts again at every run; the same key twice has no right answer."""
     if not statement.keys or statement.pipeline.mode not in ("merge", "scd2"):
         return []
-    return [null_key_check(statement), duplicate_key_check(statement)]
+    return [replace(null_key_check(statement), key=statement.keys), duplicate_key_check(statement)]
 
 
 def null_key_check(statement: Statement) -> Check:
