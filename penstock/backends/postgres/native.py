@@ -67,6 +67,23 @@ _NEWER_VALUES = {
     ),
 }
 
+# A type's name: `numeric(38,12)`, `timestamp(3) with time zone`, `"My".type[]`. Without braces,
+# which our templates replace.
+_PART = r'(?:[^\W\d][\w$]*|"(?:[^"{}\x00]|"")+")'
+_FIELD = "(?:year|month|day|hour|minute|second)"
+_SPACED = (
+    "double precision",
+    "bit varying",
+    "(?:national )?char(?:acter)?(?: varying)?",
+    r"(?:timestamp|time) ?(?:\(\d\))? (?:with|without) time zone",
+    f"interval {_FIELD}(?: to {_FIELD})?",
+)
+_MODIFIER = r"(?:-?\d+|\w+)"
+_TYPE_NAME = re.compile(
+    rf"(?:{'|'.join(_SPACED)}|{_PART}(?:\.{_PART})?)(?: ?\({_MODIFIER}(?:, ?{_MODIFIER})*\))?(?:\[\d*\])*",
+    re.IGNORECASE,
+)
+
 _EACH = (
     "case when {} is null then null else array(select EXPRESSION from pg_catalog.unnest({})"
     " with ordinality as u(e, n) order by u.n) end"
@@ -104,6 +121,11 @@ class Held:
 
 
 _TEXT = Spelling(TEXT)
+
+
+def is_type_name(text: str) -> bool:
+    """Whether `text` names a type and does nothing else: only then may it stand in our SQL."""
+    return _TYPE_NAME.fullmatch(text) is not None
 
 
 def natural(type_: pa.DataType) -> str | None:

@@ -5,7 +5,6 @@ Planning only reads. Everything that writes is in `load.py`, under the target's 
 
 from __future__ import annotations
 
-import re
 from typing import Any
 
 import psycopg
@@ -22,9 +21,7 @@ from penstock.backends.sql import last_watermark, owners_of, remembered
 from penstock.errors import PlanRefused, TargetError
 from penstock.schema import Column, CreateEnum, CreateSchema, Ddl, TableName
 from penstock.schema.columns import ENUM
-from penstock.schema.names import split_name
 
-_TYPE_WORDS = re.compile(r"[\w\s(),.\"\[\]]+")
 # Words that other systems use for these types.
 ALIASES = {
     "string": "text",
@@ -156,26 +153,27 @@ class PostgresTarget(Target):
     def _own(self, column: Column) -> Held | None:
         """The type the column has by itself: its very own one where it comes from Postgres."""
         past = column.native_in("postgres")
-        if past is None:
+        if past is None or not native.is_type_name(past):
+            # No name of a type: a source's memory is a table that others may have written to.
             sql = native.own_type(column)
             return Held(sql) if sql is not None else None
         held = self._held(past)
         if held is not None:
             return held
         if column.logical is not None and column.logical.kind == ENUM and column.logical.labels:
-            return Held(past, column.logical.labels, self._enum_ddl(past, column.logical.labels))
+            return self._new_enum(TableName.parse(past), column.logical.labels)
         return Held(native.TEXT, missing=past)
 
-    def _enum_ddl(self, name: str, labels: tuple[str, ...]) -> tuple[Ddl, ...]:
-        made: tuple[Ddl, ...] = (CreateEnum(name, labels),)
-        parts = split_name(name)
-        if len(parts) == 2 and not self.has_schema(parts[0]):
-            return (CreateSchema(parts[0]), *made)
-        return made
+    def _new_enum(self, name: TableName, labels: tuple[str, ...]) -> Held:
+        sql = qualified(name)
+        ddl: tuple[Ddl, ...] = (CreateEnum(sql, labels),)
+        if name.schema is not None and not self.has_schema(name.schema):
+            ddl = (CreateSchema(name.schema), *ddl)
+        return Held(sql, labels, ddl)
 
     def _asked(self, column: Column, cast: str) -> Held:
         spelled = ALIASES.get(cast.strip().lower(), cast.strip())
-        held = self._held(spelled) if _TYPE_WORDS.fullmatch(spelled) else None
+        held = self._held(spelled)
         if held is None:
             raise PlanRefused(
                 f"columns.{column.name}: {cast!r} is no type of the target",
@@ -186,7 +184,7 @@ class PostgresTarget(Target):
     def _held(self, sql: str) -> Held | None:
         """The type in the server's own spelling; None if the server has no such type."""
         if sql not in self._types:
-            self._types[sql] = self._look_up(sql)
+            self._types[sql] = self._look_up(sql) if native.is_type_name(sql) else None
         return self._types[sql]
 
     def _look_up(self, sql: str) -> Held | None:

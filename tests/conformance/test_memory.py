@@ -1,0 +1,75 @@
+"""What a target remembers of the columns that were loaded into it, and who believes it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.conformance.conftest import BACKENDS
+from tests.conformance.harness import Flow, Harness
+
+pytestmark = pytest.mark.postgres
+
+TEXTS = {"postgres": "text", "duckdb": "VARCHAR"}
+
+
+@pytest.fixture(params=BACKENDS)
+def onward(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
+    """From a database that Penstock has filled, of each backend, into another Postgres."""
+    first = Flow(harness("postgres"), harness(request.param), tmp_path)
+    first.run(query="select 1 as id, '{a}'::text as v")
+    return Flow(first.target, harness("postgres"), tmp_path)
+
+
+def remember(flow: Flow, native: str, kind: str, *labels: str) -> None:
+    """As whoever can write the source could."""
+    logical = json.dumps({"kind": kind, "labels": labels})
+    flow.source.execute(
+        f"update _penstock.columns set native = '{native.replace(chr(39), 2 * chr(39))}', logical = '{logical}'"
+        f" where name = 'v' and type_sql = '{TEXTS[flow.source.backend]}'"
+    )
+    assert flow.source.query("select count(*) from _penstock.columns where native <> ''") != [(0,)]
+
+
+@pytest.mark.parametrize(
+    "native",
+    [
+        "postgres:text; commit; create table public.taken (a int); select null::text",
+        "postgres:integer from pg_class, pg_sleep(9)",
+        'postgres:public."x{}y"',
+        "duckdb:VARCHAR); create table taken (a int); select cast(null as VARCHAR",
+    ],
+)
+def test_memory_a_remembered_type_is_never_run(onward: Flow, native: str) -> None:
+    remember(onward, native, "native")
+    onward.plan()
+    onward.run()
+    assert not onward.target.has_table("taken")
+    assert onward.target.query("select id, v, pg_typeof(v)::text from items") == [(1, "{a}", "text")]
+
+
+@pytest.mark.parametrize(
+    "name", ["public.mood as enum ('{a}'); commit; create table public.taken (a int); create type public.other", "x;y"]
+)
+def test_memory_a_remembered_enum_is_made_by_its_name_only(onward: Flow, name: str) -> None:
+    remember(onward, f"postgres:{name}", "enum", "{a}")
+    onward.run()
+    assert not onward.target.has_table("taken")
+    assert onward.target.query("select pg_typeof(v)::text from items") == [("text",)]
+
+
+@pytest.mark.parametrize("name", ["numeric(5,2)[]", '"My ""own"."Mo;od"', "public.user"])
+def test_memory_a_remembered_type_of_any_name_is_made_again(onward: Flow, name: str) -> None:
+    kind = "native" if name.endswith("[]") else "enum"
+    onward.source.execute(f"update {onward.source.schema}.items set v = '{{7.00}}'")
+    remember(onward, f"postgres:{name}", kind, "{7.00}")
+    onward.run()
+    onward.run()
+    assert onward.target.query("select v::text, count(*) from items group by v") == [("{7.00}", 2)]
+    [(found,)] = onward.target.query(
+        "select format_type(atttypid, atttypmod) from pg_attribute where attrelid = 'items'::regclass and attname = 'v'"
+    )
+    assert found == name.removeprefix("public.").replace("user", '"user"')
