@@ -35,6 +35,8 @@ from penstock.load.modes import (
 from penstock.project.model import Pipeline
 from penstock.schema import AddKey, ColumnDef, CreateSchema, CreateTable, Ddl, Schema, TableName
 
+KEYED = ("merge", "scd2")  # modes that find a row's earlier version by its keys
+
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
@@ -113,8 +115,9 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     refusals += _key_refusals(pipeline, keys, columns, request.schema)
     refusals += _unknown_columns(pipeline, columns)
     refusals += _fixed_columns(pipeline, existing, columns, keys)
-    # Where a mode needs no keys, errors show them: those of the source's table that are still there.
-    keys = tuple(key for key in keys if key in columns.names)
+    if pipeline.mode not in KEYED:
+        # Only errors show them: those of the source's table that a transform or drift has left.
+        keys = tuple(key for key in keys if key in columns.names)
     statement = Statement(
         pipeline,
         target.dialect,
@@ -199,7 +202,7 @@ def _table_refusals(request: LoadRequest, existing: TargetTable | None, table: T
 
 
 def _key_refusals(pipeline: Pipeline, keys: Sequence[str], columns: ColumnsPlan, schema: Schema) -> list[str]:
-    if pipeline.mode not in ("merge", "scd2"):
+    if pipeline.mode not in KEYED:
         return []
     if not keys:
         return [f"mode {pipeline.mode} needs keys, and the source has no primary key to take them from"]
@@ -245,7 +248,7 @@ def _definition(staged: StagedColumn, keys: Sequence[str]) -> ColumnDef:
 
 
 def _table_ddl(columns: ColumnsPlan, metadata: Sequence[ColumnDef], statement: Statement) -> CreateTable:
-    keys = statement.keys if statement.pipeline.mode in ("merge", "scd2") else ()
+    keys = statement.keys if statement.pipeline.mode in KEYED else ()
     primary = (*keys, VALID_FROM) if statement.pipeline.mode == "scd2" else keys
     definitions = (*(_definition(staged, keys) for staged in columns.columns), *metadata)
     return CreateTable(statement.table, definitions, primary)
@@ -288,6 +291,8 @@ def _schema_ddl(statement: Statement, target: Target) -> tuple[Ddl, ...]:
 def _steps(statement: Statement, ddl: Sequence[Ddl], columns: ColumnsPlan, target: Target) -> list[Step]:
     pipeline = statement.pipeline
     checks: list[Check] = []
+    if pipeline.mode in KEYED and not statement.keys:
+        return []  # refused; there is nothing to match rows by
     if not pipeline.order_by:
         checks = key_checks(statement)
     elif statement.keys:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from penstock.errors import PlanRefused
+from penstock.errors import DataError, PlanRefused
 from tests.conformance.harness import Flow
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = pytest.mark.postgres
 
 
 @pytest.fixture
@@ -27,7 +27,7 @@ def columns(flow: Flow) -> list[str]:
 
 def test_new_column_error(drifted: Flow) -> None:
     drifted.source.execute("alter table items add column extra int default 7")
-    with pytest.raises(PlanRefused, match="extra"):
+    with pytest.raises(PlanRefused, match="column extra of the source is not in"):
         drifted.run(mode="merge")
     assert columns(drifted) == ["id", "name"]
 
@@ -48,7 +48,7 @@ def test_new_column_ignore(drifted: Flow) -> None:
 
 def test_strict_schema_refuses_new_columns_and_widening(drifted: Flow) -> None:
     drifted.source.execute("alter table items add column extra int")
-    with pytest.raises(PlanRefused, match="strict_schema"):
+    with pytest.raises(PlanRefused, match=r"column extra of the source is not in .* \(strict_schema is set\)"):
         drifted.run(mode="merge", on_drift="evolve", strict_schema=True)
 
 
@@ -75,8 +75,9 @@ def test_wider_source_type(drifted: Flow) -> None:
     drifted.source.execute(
         "alter table items alter column id type bigint", "insert into items values (5000000000, 'big')"
     )
-    with pytest.raises(PlanRefused, match="id"):
+    with pytest.raises(PlanRefused, match=r"(?i)column id: bigint does not go into integer") as caught:
         drifted.run(mode="merge")
+    assert 'on_drift = "evolve" would widen it to bigint' in caught.value.remedy.lower()
     drifted.run(mode="merge", on_drift="evolve")
     assert drifted.target.query(f"select max(id) from {drifted.target.schema}.items") == [(5000000000,)]
 
@@ -104,9 +105,9 @@ def test_not_null_of_an_existing_target_is_checked_with_the_key(flow: Flow) -> N
         "create table items (id int primary key, v text)", "insert into items values (1, 'a'), (2, null)"
     )
     flow.target.execute(f"create table {flow.target.schema}.items (id int, v varchar not null)")
-    with pytest.raises(Exception, match="column v of the target takes no NULL") as caught:
+    with pytest.raises(DataError, match="column v of the target takes no NULL") as caught:
         flow.run(mode="merge")
-    assert "2" in caught.value.keys[0]  # type: ignore[attr-defined]
+    assert caught.value.keys == ("id=2",)
 
 
 def test_evolve_under_incremental_says_that_old_rows_stay_null(flow: Flow) -> None:
