@@ -8,6 +8,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, ClassVar
 
+from penstock.backends import registry
+from penstock.backends.base import Capabilities
 from penstock.project import Project
 from penstock.project.model import Pipeline
 from penstock.run.pipeline import RunOptions, Stage, plan, run
@@ -21,6 +23,11 @@ class Harness(ABC):
 
     backend: ClassVar[str]
     schema: ClassVar[str]  # where unqualified tables go
+    decimals_hold_nan: ClassVar[bool] = False
+
+    @property
+    def capabilities(self) -> Capabilities:
+        return registry.backend(self.backend).capabilities
 
     @abstractmethod
     def options(self) -> dict[str, Any]:
@@ -51,6 +58,7 @@ class Harness(ABC):
 class PostgresHarness(Harness):
     backend = "postgres"
     schema = "public"
+    decimals_hold_nan = True
 
     def __init__(self, dsn: str) -> None:
         self.dsn = dsn
