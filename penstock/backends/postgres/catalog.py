@@ -128,12 +128,22 @@ def family(query: Query, oid: int) -> list[Relation]:
     return [Relation(*row) for row in rows]
 
 
+# NOT NULL is a promise that is not kept by foreign tables, by constraints that are not validated, and
+# by the children of a plain parent, which may have dropped it.
+_TABLE_COLUMNS = """
+select a.attname::text, a.atttypid::int8, a.atttypmod, a.attndims,
+       not a.attnotnull or c.relkind = 'f'
+       or c.relkind = 'r' and exists (select from pg_inherits where inhparent = c.oid)
+       or exists (select from pg_constraint
+                  where conrelid = c.oid and contype = 'n' and conkey = array[a.attnum] and not convalidated),
+       a.attnum
+from pg_attribute a join pg_class c on c.oid = a.attrelid
+where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum
+"""
+
+
 def table_columns(query: Query, oid: int) -> list[Described]:
-    rows = query(
-        "select attname::text, atttypid::int8, atttypmod, attndims, not attnotnull, attnum from pg_attribute"
-        " where attrelid = %s and attnum > 0 and not attisdropped order by attnum",
-        (oid,),
-    )
+    rows = query(_TABLE_COLUMNS, (oid,))
     return [Described(*row) for row in rows]
 
 

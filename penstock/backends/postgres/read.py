@@ -40,6 +40,7 @@ class PostgresSource(Source):
         self._run = run
         self._conninfo = config.conninfo()
         self._max_connections = config.max_connections
+        self._bounded = False  # a window's end was asked for
         self._without_cursor: tuple[str, ...] = ()
         self._query = trimmed(request.query) if request.query is not None else None
         self._holder = Holder(self._conninfo, f"{run.application_name}{READ_SUFFIX}")
@@ -75,14 +76,11 @@ class PostgresSource(Source):
         return () if self._relation is None else catalog.primary_key(self._holder.catalog, self._relation.oid)
 
     def notes(self) -> tuple[str, ...]:
-        notes = []
-        if self._holder.standby:
+        clock, notes = self._holder.clock, []
+        if clock.standby:
             notes.append("the source is a standby: its clock is that of the last transaction it has replayed")
-        if self._holder.blind:
-            notes.append(
-                "other users' open transactions are hidden from this user: an incremental window is kept safe by"
-                " `lag` alone (grant pg_read_all_stats)"
-            )
+        if clock.blind and self._bounded:
+            notes.append(f"the window is kept safe by `lag` alone: {clock.blind}")
         return (*notes, *self._without_cursor)
 
     def close(self) -> None:
@@ -131,6 +129,7 @@ class PostgresSource(Source):
 
     def upper(self, cursor: Cursor) -> str:
         type_ = self._type_of(cursor.column, "incremental")
+        self._bounded = True
         return upper_bound(self._holder, self._reading((), None).source, cursor, type_)
 
     def _reading(self, columns: Sequence[Column], window: Window | None) -> Reading:
@@ -154,8 +153,9 @@ class PostgresSource(Source):
         if window is None:
             return reading
         type_ = self._type_of(window.column, "incremental")
-        keys = [name for name in self._request.keys if name in self._types]
-        self._without_cursor = null_note(window, count_nulls(self._holder, reading.source, window, keys))
+        if any(column.name == window.column and column.nullable for column in self._described):
+            keys = [name for name in self._request.keys if name in self._types]
+            self._without_cursor = null_note(window, count_nulls(self._holder, reading.source, window, keys))
         return Reading(self._holder, select, window_condition(window, type_), self._relation, self._query)
 
     def _pieces(self, reading: Reading, want: int) -> tuple[list[Piece], str]:

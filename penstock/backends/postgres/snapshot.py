@@ -30,8 +30,32 @@ select least(
          pg_catalog.clock_timestamp())::pg_catalog.text,
        exists (select from pg_catalog.pg_stat_activity
                where datname = pg_catalog.current_database() and backend_type is null),
-       pg_catalog.pg_is_in_recovery()
+       exists (select from pg_catalog.pg_prepared_xacts where database = pg_catalog.current_database()),
+       pg_catalog.pg_is_in_recovery(),
+       pg_catalog.pg_is_in_recovery() and pg_catalog.pg_last_xact_replay_timestamp() is null
 """
+
+
+@dataclass(frozen=True, slots=True)
+class Clock:
+    """What the source's clock says of the rows that may still come."""
+
+    settled: str  # nothing that is seen to be open began before this
+    hidden: bool  # other users' transactions are not seen
+    prepared: bool  # of a prepared transaction, its beginning is not known
+    standby: bool  # what is open on the primary is not seen
+    stopped: bool  # a standby that has replayed no transaction: its own clock says nothing
+
+    @property
+    def blind(self) -> str:
+        """Why a transaction that began before `settled` may still commit, "" if none can."""
+        if self.prepared:
+            return "the source has prepared transactions, and nobody knows when they began"
+        if self.standby:
+            return "the source is a standby, which does not see the transactions that are open on its primary"
+        if self.hidden:
+            return "this user does not see other users' open transactions (grant pg_read_all_stats)"
+        return ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +78,7 @@ class Holder:
             # the snapshot does not see, and their clock says no later than its start.
             row = self.connection.execute(_OPEN_TRANSACTIONS.encode()).fetchone()
             assert row is not None  # noqa: S101  a select without FROM has one row
-            self.settled, self.blind, self.standby = str(row[0]), bool(row[1]), bool(row[2])
+            self.clock = Clock(*row)
             self.connection.execute("begin isolation level repeatable read read only")
             snapshot = self.connection.execute("select pg_catalog.pg_export_snapshot()").fetchone()
             identity = self.connection.execute(Identity.QUERY.encode()).fetchone()

@@ -1,7 +1,8 @@
 """Incremental reads: the half-open window `[lower, upper)` and where it may end.
 
 The upper bound is a moment that nothing can still be written before: the source's clock before
-the snapshot, no later than the start of any transaction that was open then.
+the snapshot, no later than the start of any transaction that was open then. Where not all of them
+are seen, the user says by `lag` how long they may take.
 """
 
 from __future__ import annotations
@@ -81,15 +82,21 @@ def _settled_bound(holder: Holder, source: str, cursor: Cursor, type_: PgType) -
             why=f"a {type_.spelling} cannot be compared with the source's clock",
             remedy='cursor_timezone = "UTC" (the zone its writers mean)',
         )
-    if holder.blind and cursor.lag is None:
+    clock = holder.clock
+    if clock.stopped:
+        raise PlanRefused(
+            f"the cursor {cursor.column!r} cannot be read on this standby yet",
+            why="it has replayed no transaction since it started, so it does not know how far it has got",
+            remedy="run it again when the primary has committed something, or read from the primary",
+        )
+    if clock.blind and cursor.lag is None:
         raise PlanRefused(
             f"the cursor {cursor.column!r} needs a lag",
-            why="this user does not see other users' open transactions, which may still commit earlier rows",
-            remedy='lag = "5m" (longer than any transaction), or grant pg_read_all_stats to the user',
+            why=f"{clock.blind}: they may still commit earlier rows",
+            remedy='lag = "5m" (longer than any transaction takes)',
         )
-    moment = (
-        f"({literal(holder.settled)}::pg_catalog.timestamptz - {literal(_interval(cursor.lag))}::pg_catalog.interval)"
-    )
+    lag = f"{literal(_interval(cursor.lag))}::pg_catalog.interval"
+    moment = f"({literal(clock.settled)}::pg_catalog.timestamptz - {lag})"
     if type_.name == "timestamptz":
         return str(holder.ask(f"select ({moment})::pg_catalog.text")[0][0])
     # When clocks are set back, an hour comes twice: what follows falls below what went before. The
