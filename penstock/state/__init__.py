@@ -1,13 +1,19 @@
 """Run history: a cache for restarts and for people. What must be exact lives in the target.
 
-Importing this package is quick; SQLAlchemy comes with the first store that needs it.
+Importing this package is quick; SQLAlchemy comes with a Postgres store, which needs it.
 """
 
+from __future__ import annotations
+
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from penstock.state.base import Event, RunRecord, RunState, Store
 
-__all__ = ["Event", "RunRecord", "RunState", "Store", "open_store"]
+if TYPE_CHECKING:
+    from penstock.state.medium import Medium
+
+__all__ = ["Event", "RunRecord", "RunState", "Store", "medium_at", "open_store"]
 
 MEMORY = "memory:"
 
@@ -20,4 +26,16 @@ def open_store(url_or_path: str | Path) -> Store:
         return MemoryStore()
     from penstock.state.sql import SqlStore
 
-    return SqlStore(url_or_path)
+    return SqlStore(medium_at(url_or_path))
+
+
+def medium_at(url_or_path: str | Path) -> Medium:
+    """Where a URL or a path leads."""
+    given = str(url_or_path)
+    if "://" in given and not given.startswith("sqlite://"):
+        from penstock.state.postgres import PostgresMedium
+
+        return PostgresMedium(given)
+    from penstock.state.sqlite import SqliteMedium
+
+    return SqliteMedium(Path(given.removeprefix("sqlite:///")))

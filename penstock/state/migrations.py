@@ -9,67 +9,56 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from sqlalchemy import Connection, text
-
 from penstock.errors import StateError
+from penstock.state.medium import Medium, Transaction
 
-Migration = Callable[[Connection], None]
+Migration = Callable[[Medium, Transaction], None]
 
 META = "penstock_meta"
 
 
-def first(connection: Connection) -> None:
+def first(medium: Medium, transaction: Transaction) -> None:
     """Runs and their events."""
-    time, serial = (
-        ("timestamp with time zone", "bigint generated always as identity")
-        if connection.dialect.name == "postgresql"
-        else ("text", "integer")
-    )
+    at, before = medium.moment_type, medium.prefix
     for statement in (
         f"""
-        create table {prefix(connection)}runs (
+        create table {before}runs (
           run_id text primary key, pipeline text not null, kind text not null, state text not null,
-          started_at {time} not null, finished_at {time},
+          started_at {at} not null, finished_at {at},
           path text, mode text, source text, target text,
           "rows" bigint, inserted bigint, updated bigint, deleted bigint, bytes bigint, partitions bigint,
           error text, host text not null, pid bigint not null, process text not null, plan text)""",
-        f"create index runs_started on {prefix(connection)}runs (started_at, run_id)",
-        f"create index runs_pipeline_started on {prefix(connection)}runs (pipeline, started_at, run_id)",
-        f"create index runs_state_started on {prefix(connection)}runs (state, started_at, run_id)",
+        f"create index runs_started on {before}runs (started_at, run_id)",
+        f"create index runs_pipeline_started on {before}runs (pipeline, started_at, run_id)",
+        f"create index runs_state_started on {before}runs (state, started_at, run_id)",
         f"""
-        create table {prefix(connection)}events (
-          id {serial} primary key, run_id text not null, at {time} not null, name text not null, data text not null)""",
-        f"create index events_run on {prefix(connection)}events (run_id, id)",
+        create table {before}events (
+          id {medium.serial_type} primary key, run_id text not null, at {at} not null,
+          name text not null, data text not null)""",
+        f"create index events_run on {before}events (run_id, id)",
     ):
-        connection.execute(text(statement))
+        transaction.execute(statement)
 
 
 MIGRATIONS: tuple[Migration, ...] = (first,)
 
 
-def prefix(connection: Connection) -> str:
-    """Postgres is shared with others: there the tables live in a schema of their own."""
-    return "penstock_state." if connection.dialect.name == "postgresql" else ""
-
-
-def migrate(connection: Connection, migrations: Sequence[Migration] = MIGRATIONS) -> int:
+def migrate(medium: Medium, transaction: Transaction, migrations: Sequence[Migration] = MIGRATIONS) -> int:
     """Bring the tables to the latest version; the version they now have.
 
-    The caller holds a lock that keeps other processes from doing the same.
+    The caller has claimed the medium, which keeps other processes from doing the same.
     """
-    if connection.dialect.name == "postgresql":
-        connection.execute(text("create schema if not exists penstock_state"))
-    meta = f"{prefix(connection)}{META}"
-    connection.execute(text(f"create table if not exists {meta} (version bigint not null)"))
-    stored = connection.execute(text(f"select max(version) from {meta}")).scalar()
+    meta = f"{medium.prefix}{META}"
+    transaction.execute(f"create table if not exists {meta} (version bigint not null)")
+    stored = transaction.query(f"select max(version) as version from {meta}")[0]["version"]
     version = stored or 0
     refuse_newer(version, len(migrations))
     for migration in migrations[version:]:
-        migration(connection)
+        migration(medium, transaction)
     if stored is None:
-        connection.execute(text(f"insert into {meta} values (:version)"), {"version": len(migrations)})
+        transaction.execute(f"insert into {meta} values (:version)", {"version": len(migrations)})
     elif version < len(migrations):
-        connection.execute(text(f"update {meta} set version = :version"), {"version": len(migrations)})
+        transaction.execute(f"update {meta} set version = :version", {"version": len(migrations)})
     return len(migrations)
 
 

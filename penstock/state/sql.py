@@ -1,110 +1,28 @@
-"""The store in SQL: a SQLite file beside the project, or a Postgres that several machines share.
-
-SQLite opens a connection for each statement and closes it again: the file is never held, and a
-forked worker inherits nothing. Text of driver errors is shown only after the URL's secrets have
-been taken out, and of the URL itself neither its password nor its query.
-"""
+"""The store in SQL, whatever the medium: runs and events as rows, times in UTC."""
 
 from __future__ import annotations
 
 import json
-import sqlite3
-from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from dataclasses import fields
-from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
-from sqlalchemy import (
-    URL,
-    BigInteger,
-    Column,
-    Connection,
-    DateTime,
-    Dialect,
-    Engine,
-    MetaData,
-    NullPool,
-    RowMapping,
-    Table,
-    Text,
-    TypeDecorator,
-    create_engine,
-    event,
-    insert,
-    inspect,
-    make_url,
-    select,
-    text,
-    update,
-)
-from sqlalchemy.exc import ArgumentError, IntegrityError, NoSuchModuleError, SQLAlchemyError
-from sqlalchemy.types import TypeEngine
-
-from penstock.errors import DriverMissing, StateError
-from penstock.observe import redact
 from penstock.state.base import DEFAULT_LIMIT, Event, RunRecord, Store
-from penstock.state.migrations import META, MIGRATIONS, Migration, migrate, prefix, refuse_newer
+from penstock.state.medium import Medium
+from penstock.state.migrations import META, MIGRATIONS, Migration, migrate, refuse_newer
 
-# Longer than any of our own transactions takes, shorter than patience.
-BUSY_SECONDS = 10.0
-# An advisory lock that only Penstock's migrations take: "penstock" in ASCII.
-MIGRATION_LOCK = 0x70656E73746F636B
-POSTGRES = ("postgresql", "postgres", "postgresql+psycopg")
-
-
-class Moment(TypeDecorator[datetime]):
-    """A time in UTC: native in Postgres, text that sorts by time in SQLite."""
-
-    impl = Text
-    cache_ok = True
-
-    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
-        return dialect.type_descriptor(DateTime(timezone=True) if dialect.name == "postgresql" else Text())
-
-    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> Any:
-        if value is None or dialect.name == "postgresql":
-            return value
-        return value.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
-
-    def process_result_value(self, value: Any, dialect: Dialect) -> datetime | None:  # noqa: ARG002  SQLAlchemy's signature
-        if value is None:
-            return None
-        return value.astimezone(UTC) if isinstance(value, datetime) else datetime.fromisoformat(value)
-
-
-METADATA = MetaData()
-RUNS = Table(
-    "runs",
-    METADATA,
-    Column("run_id", Text, primary_key=True),
-    *(Column(name, Text) for name in ("pipeline", "kind", "state")),
-    *(Column(name, Moment) for name in ("started_at", "finished_at")),
-    *(Column(name, Text) for name in ("path", "mode", "source", "target")),
-    *(Column(name, BigInteger) for name in ("rows", "inserted", "updated", "deleted", "bytes", "partitions")),
-    *(Column(name, Text) for name in ("error", "host")),
-    Column("pid", BigInteger),
-    *(Column(name, Text) for name in ("process", "plan")),
-)
-EVENTS = Table(
-    "events",
-    METADATA,
-    Column("id", BigInteger, primary_key=True),
-    Column("run_id", Text),
-    Column("at", Moment),
-    Column("name", Text),
-    Column("data", Text),
-)
+_COLUMNS = [field.name for field in fields(RunRecord)]
+_LISTED = ", ".join(f'"{name}"' for name in _COLUMNS)
+_VALUES = ", ".join(f":{name}" for name in _COLUMNS)
+_SETS = ", ".join(f'"{name}" = :{name}' for name in _COLUMNS)
+_TIMES = ("started_at", "finished_at")
 
 
 class SqlStore(Store):
-    def __init__(self, url_or_path: str | Path, migrations: Sequence[Migration] = MIGRATIONS) -> None:
-        self._where = str(url_or_path)
-        if isinstance(url_or_path, str) and "://" in url_or_path and not url_or_path.startswith("sqlite://"):
-            self._engine = self._postgres(url_or_path)
-        else:
-            self._engine = self._sqlite(Path(self._where.removeprefix("sqlite:///")))
+    def __init__(self, medium: Medium, migrations: Sequence[Migration] = MIGRATIONS) -> None:
+        self._medium = medium
+        self._runs = f"{medium.prefix}runs"
+        self._events = f"{medium.prefix}events"
         self._version = self._prepare(migrations)
 
     @property
@@ -112,165 +30,75 @@ class SqlStore(Store):
         return self._version
 
     def run(self, run_id: str) -> RunRecord | None:
-        with self._reading() as connection:
-            row = connection.execute(select(RUNS).where(RUNS.c.run_id == run_id)).mappings().one_or_none()
-        return None if row is None else _record(row)
+        found = self._query(f"select {_LISTED} from {self._runs} where run_id = :run_id", {"run_id": run_id})
+        return self._record(found[0]) if found else None
 
     def runs(
         self, pipeline: str | None = None, state: str | None = None, limit: int | None = DEFAULT_LIMIT
     ) -> list[RunRecord]:
-        query = select(RUNS).order_by(RUNS.c.started_at.desc(), RUNS.c.run_id.desc()).limit(limit)
-        if pipeline is not None:
-            query = query.where(RUNS.c.pipeline == pipeline)
-        if state is not None:
-            query = query.where(RUNS.c.state == state)
-        with self._reading() as connection:
-            return [_record(row) for row in connection.execute(query).mappings()]
+        asked = {"pipeline": pipeline, "state": state}
+        where = " and ".join([f"{name} = :{name}" for name, value in asked.items() if value is not None] or ["1 = 1"])
+        query = f"select {_LISTED} from {self._runs} where {where} order by started_at desc, run_id desc"
+        values: dict[str, Any] = {name: value for name, value in asked.items() if value is not None}
+        if limit is not None:
+            query, values = f"{query} limit :limit", values | {"limit": limit}
+        return [self._record(row) for row in self._query(query, values)]
 
     def add_event(self, event: Event) -> None:
-        values = {"run_id": event.run_id, "at": event.at, "name": event.name, "data": json.dumps(dict(event.data))}
-        with self._writing() as connection:
-            connection.execute(insert(EVENTS).values(values))
+        values = {
+            "run_id": event.run_id,
+            "at": self._medium.stored(event.at),
+            "name": event.name,
+            "data": json.dumps(dict(event.data)),
+        }
+        with self._medium.transaction(writes=True) as transaction:
+            transaction.execute(
+                f"insert into {self._events} (run_id, at, name, data) values (:run_id, :at, :name, :data)", values
+            )
 
     def events(self, run_id: str) -> list[Event]:
-        query = select(EVENTS).where(EVENTS.c.run_id == run_id).order_by(EVENTS.c.id)
-        with self._reading() as connection:
-            rows = connection.execute(query).mappings().all()
-        return [Event(row["run_id"], row["name"], json.loads(row["data"]), row["at"]) for row in rows]
+        query = f"select run_id, at, name, data from {self._events} where run_id = :run_id order by id"
+        return [
+            Event(row["run_id"], row["name"], json.loads(row["data"]), self._medium.moment(row["at"]))
+            for row in self._query(query, {"run_id": run_id})
+        ]
 
     def close(self) -> None:
-        self._engine.dispose()
+        self._medium.close()
 
     def _insert(self, record: RunRecord) -> None:
-        with self._writing() as connection:
-            connection.execute(insert(RUNS).values(_columns(record)))
+        with self._medium.transaction(writes=True) as transaction:
+            transaction.execute(f"insert into {self._runs} ({_LISTED}) values ({_VALUES})", self._values(record))
 
     def _update(self, record: RunRecord, *, only_running: bool) -> bool:
-        statement = update(RUNS).where(RUNS.c.run_id == record.run_id).values(_columns(record))
+        statement = f"update {self._runs} set {_SETS} where run_id = :run_id"
         if only_running:
-            statement = statement.where(RUNS.c.state == "running")
-        with self._writing() as connection:
-            return connection.execute(statement).rowcount > 0
-
-    # ---------------------------------------------------------------- opening
-
-    def _sqlite(self, path: Path) -> Engine:
-        path = path.expanduser().absolute()
-        self._where = str(path)
-        try:
-            path.parent.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise self._unusable(error.strerror or type(error).__name__) from error
-        engine = create_engine(
-            URL.create("sqlite", database=str(path)), poolclass=NullPool, connect_args={"timeout": BUSY_SECONDS}
-        )
-        event.listen(engine, "connect", _prepare_sqlite)
-        event.listen(engine, "begin", _begin_sqlite)
-        return engine
-
-    def _postgres(self, given: str) -> Engine:
-        redact.register_fields({"url": given})
-        try:
-            url: URL | None = make_url(given)
-        except (ArgumentError, ValueError):
-            # The cause is dropped: a password with a slash in it is read as a port, and shown.
-            url = None
-        if url is None:
-            raise StateError("the state store's URL cannot be read", remedy="like postgresql://user@host/db")
-        if url.drivername not in POSTGRES:
-            raise StateError(
-                f"a state store cannot be a {url.drivername!r}",
-                remedy="a file, memory:, or postgresql://user@host/db",
-            )
-        self._where = url.set(query={}).render_as_string(hide_password=True)
-        try:
-            engine = create_engine(
-                url.set(drivername="postgresql+psycopg"),
-                pool_size=1,
-                pool_pre_ping=True,
-                connect_args={"application_name": "penstock:state", "connect_timeout": int(BUSY_SECONDS)},
-                execution_options={"schema_translate_map": {None: "penstock_state"}},
-            )
-        except (ModuleNotFoundError, NoSuchModuleError) as error:
-            raise DriverMissing(
-                "the driver of the Postgres state store is not installed",
-                why=str(error),
-                remedy="pip install 'penstock[postgres]'",
-            ) from error
-        return engine
+            statement += " and state = 'running'"
+        with self._medium.transaction(writes=True) as transaction:
+            return transaction.execute(statement, self._values(record)) > 0
 
     def _prepare(self, migrations: Sequence[Migration]) -> int:
         """The tables at their latest version. The common case, nothing to do, takes no lock."""
-        with self._reading() as connection:
-            schema = prefix(connection).rstrip(".") or None
-            if inspect(connection).has_table(META, schema=schema):
-                stored = connection.execute(text(f"select max(version) from {prefix(connection)}{META}")).scalar() or 0
-                refuse_newer(stored, len(migrations))
-                if stored == len(migrations):
-                    return int(stored)
-        with self._writing() as connection:
-            if connection.dialect.name == "postgresql":
-                connection.execute(text("select pg_advisory_xact_lock(:key)"), {"key": MIGRATION_LOCK})
-            return migrate(connection, migrations)
+        with self._medium.transaction(writes=False) as transaction:
+            if self._medium.has_table(transaction, META):
+                stored = transaction.query(f"select max(version) as version from {self._medium.prefix}{META}")
+                version = stored[0]["version"] or 0
+                refuse_newer(version, len(migrations))
+                if version == len(migrations):
+                    return int(version)
+        with self._medium.transaction(writes=True) as transaction:
+            self._medium.claim(transaction)
+            return migrate(self._medium, transaction, migrations)
 
-    @contextmanager
-    def _reading(self) -> Iterator[Connection]:
-        with self._errors(), self._engine.begin() as connection:
-            yield connection
+    def _query(self, sql: str, values: Mapping[str, Any]) -> list[dict[str, Any]]:
+        with self._medium.transaction(writes=False) as transaction:
+            return transaction.query(sql, values)
 
-    @contextmanager
-    def _writing(self) -> Iterator[Connection]:
-        # SQLite: a transaction that begins as a reader and then writes is refused at once when
-        # another process wrote in between; one that begins as a writer waits for its turn.
-        engine = self._engine.execution_options(penstock_writes=True)
-        with self._errors(), engine.begin() as connection:
-            yield connection
+    def _values(self, record: RunRecord) -> dict[str, Any]:
+        values = {name: getattr(record, name) for name in _COLUMNS}
+        values |= {name: self._medium.stored(values[name]) for name in _TIMES if values[name] is not None}
+        return values | {"error": None if record.error is None else json.dumps(dict(record.error))}
 
-    @contextmanager
-    def _errors(self) -> Iterator[None]:
-        try:
-            yield
-        except IntegrityError as error:
-            raise StateError("the run is known already", why=_first_line(error.orig)) from error
-        except (SQLAlchemyError, sqlite3.Error) as error:
-            raise self._unusable(_first_line(getattr(error, "orig", None) or error)) from error
-
-    def _unusable(self, why: str) -> StateError:
-        if "not a database" in why or "malformed" in why:
-            remedy = "move the file away: a new one is made; what was loaded is recorded in the targets themselves"
-        elif self._engine_is_postgres():
-            remedy = "check that the server answers and that the user may create the schema penstock_state"
-        else:
-            remedy = "make its folder writable, or choose another place: [state] path = … in penstock.toml"
-        return StateError(f"the state store {self._where} cannot be used", why=why, remedy=remedy)
-
-    def _engine_is_postgres(self) -> bool:
-        return "://" in self._where
-
-
-def _first_line(error: object) -> str:
-    return redact.redact((str(error).strip().splitlines() or [type(error).__name__])[0])
-
-
-def _prepare_sqlite(connection: sqlite3.Connection, _: object) -> None:
-    # We begin transactions ourselves: Python's own begin would leave DDL outside of them.
-    connection.isolation_level = None
-    cursor = connection.cursor()
-    cursor.execute(f"pragma busy_timeout = {int(BUSY_SECONDS * 1000)}")
-    cursor.execute("pragma journal_mode = wal")
-    cursor.execute("pragma synchronous = normal")
-    cursor.close()
-
-
-def _begin_sqlite(connection: Connection) -> None:
-    writes = connection.get_execution_options().get("penstock_writes", False)
-    connection.exec_driver_sql("begin immediate" if writes else "begin")
-
-
-def _columns(record: RunRecord) -> dict[str, Any]:
-    columns = {field.name: getattr(record, field.name) for field in fields(record)}
-    return columns | {"error": None if record.error is None else json.dumps(dict(record.error))}
-
-
-def _record(row: RowMapping) -> RunRecord:
-    return RunRecord(**{**row, "error": None if row["error"] is None else json.loads(row["error"])})
+    def _record(self, row: Mapping[str, Any]) -> RunRecord:
+        values = dict(row) | {name: self._medium.moment(row[name]) for name in _TIMES if row[name] is not None}
+        return RunRecord(**values | {"error": None if row["error"] is None else json.loads(row["error"])})

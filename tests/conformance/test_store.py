@@ -17,11 +17,11 @@ from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 
 import pytest
-from sqlalchemy import Connection, text
 
 from penstock.errors import DataError, StateError
 from penstock.observe.process import start_of
-from penstock.state import Event, RunRecord, Store, open_store
+from penstock.state import Event, RunRecord, Store, medium_at, open_store
+from penstock.state.medium import Medium, Transaction
 from penstock.state.migrations import MIGRATIONS
 from penstock.state.sql import SqlStore
 from penstock.testing.postgres import EmbeddedPostgres
@@ -215,44 +215,42 @@ def test_a_store_is_found_again(location: str | Path) -> None:
 
 
 def test_a_newer_store_is_refused_and_left_alone(location: str | Path) -> None:
-    def next_version(connection: Connection) -> None:
-        connection.execute(text("select 1"))
+    def next_version(medium: Medium, transaction: Transaction) -> None:
+        transaction.query("select 1")
 
-    with SqlStore(location, (*MIGRATIONS, next_version)) as newer:
+    with SqlStore(medium_at(location), (*MIGRATIONS, next_version)) as newer:
         assert newer.version == len(MIGRATIONS) + 1
     with pytest.raises(StateError) as caught:
         open_store(location)
     assert caught.value.remedy == "upgrade penstock"
-    with SqlStore(location, (*MIGRATIONS, next_version)) as newer:
+    with SqlStore(medium_at(location), (*MIGRATIONS, next_version)) as newer:
         assert newer.version == len(MIGRATIONS) + 1
 
 
 def test_the_version_before_is_migrated_with_its_rows(location: str | Path) -> None:
-    from penstock.state.migrations import prefix
-
-    def next_version(connection: Connection) -> None:
-        connection.execute(text(f"create table {prefix(connection)}positions (name text primary key)"))
+    def next_version(medium: Medium, transaction: Transaction) -> None:
+        transaction.execute(f"create table {medium.prefix}positions (name text primary key)")
 
     record = _run()
     with open_store(location) as store:
         store.start_run(record)
-    with SqlStore(location, (*MIGRATIONS, next_version)) as store:
+    with SqlStore(medium_at(location), (*MIGRATIONS, next_version)) as store:
         assert store.version == len(MIGRATIONS) + 1
         assert store.runs() == [record]
 
 
 def test_a_migration_that_fails_leaves_the_version_before(location: str | Path) -> None:
-    def broken(connection: Connection) -> None:
-        connection.execute(text("create table half_made (x text)"))
-        connection.execute(text("select * from nowhere"))
+    def broken(_: Medium, transaction: Transaction) -> None:
+        transaction.execute("create table half_made (x text)")
+        transaction.execute("select * from nowhere")
 
     open_store(location).close()
     with pytest.raises(StateError):
-        SqlStore(location, (*MIGRATIONS, broken))
+        SqlStore(medium_at(location), (*MIGRATIONS, broken))
     with open_store(location) as store:
         assert store.version == len(MIGRATIONS)
     with pytest.raises(StateError):  # half of it is not there either: it fails at the same place
-        SqlStore(location, (*MIGRATIONS, broken))
+        SqlStore(medium_at(location), (*MIGRATIONS, broken))
 
 
 def test_many_open_and_write_at_once(location: str | Path) -> None:
@@ -272,27 +270,25 @@ def test_many_open_and_write_at_once(location: str | Path) -> None:
 
 
 def test_a_hundred_thousand_runs_are_listed_at_once(location: str | Path) -> None:
-    with open_store(location) as opened:
-        assert isinstance(opened, SqlStore)
-        with opened._writing() as connection:
-            pre = "penstock_state." if connection.dialect.name == "postgresql" else ""
+    place = medium_at(location)
+    with SqlStore(place) as opened:
+        with place.transaction(writes=True) as transaction:
+            pre = place.prefix
             numbers = (
                 "select g as n from generate_series(1, 100000) g"
                 if pre
                 else "with recursive s(n) as (select 1 union all select n + 1 from s where n < 100000) select n from s"
             )
             moment = (
-                "timestamptz '2024-01-01 00:00:00Z' + n * interval '1 second'"
+                "to_timestamp(1704067200 + n)"
                 if pre
                 else "strftime('%Y-%m-%dT%H:%M:%S.000000Z', 1704067200 + n, 'unixepoch')"
             )
-            connection.execute(
-                text(
-                    f"insert into {pre}runs (run_id, pipeline, kind, state, started_at, host, pid, process)"
-                    " select 'r' || n, 'p' || (n % 100), 'batch',"
-                    " case when n % 1000 = 0 then 'failed' else 'done' end,"
-                    f" {moment}, 'h', 1, '' from ({numbers}) numbers"
-                )
+            transaction.execute(
+                f"insert into {pre}runs (run_id, pipeline, kind, state, started_at, host, pid, process)"
+                " select 'r' || n, 'p' || (n % 100), 'batch',"
+                " case when n % 1000 = 0 then 'failed' else 'done' end,"
+                f" {moment}, 'h', 1, '' from ({numbers}) numbers"
             )
         for filters in ({}, {"pipeline": "p7"}, {"state": "failed"}, {"state": "running"}):
             seconds = []
