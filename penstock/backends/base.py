@@ -27,6 +27,7 @@ from pydantic import BaseModel, ConfigDict
 
 from penstock.errors import Unsupported
 from penstock.schema import Column, Ddl, Schema, TableName
+from penstock.schema.names import folded
 
 # ---------------------------------------------------------------- words shared by all
 
@@ -210,8 +211,10 @@ class TargetTable:
     rows: int | None = None  # an estimate
     triggers: tuple[str, ...] = ()  # that may leave out rows of a statement without an error
 
-    def column(self, name: str) -> TargetColumn | None:
-        return next((c for c in self.columns if c.name == name), None)
+    def column(self, name: str, *, folding: bool = False) -> TargetColumn | None:
+        """With `folding`, also one whose name differs only in case."""
+        same = [c for c in self.columns if c.name == name or (folding and folded(c.name) == folded(name))]
+        return same[0] if same else None
 
 
 Figure = Literal["inserted", "updated", "deleted"]

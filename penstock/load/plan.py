@@ -19,7 +19,7 @@ from penstock.backends.base import (
     UserSql,
 )
 from penstock.errors import PlanRefused, Unsupported
-from penstock.load.columns import ColumnsPlan, check_names, keys_in, plan_columns
+from penstock.load.columns import ColumnsPlan, check_names, plan_columns
 from penstock.load.modes import (
     MODES,
     VALID_FROM,
@@ -105,13 +105,14 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         target,
         existing,
         table,
+        folding=capabilities.case_insensitive,
         as_text=request.as_text,
         metadata=metadata,
         raw=request.native,
     )
     refusals = [*columns.refusals, *_table_refusals(request, existing, table)]
     refusals += check_names([*columns.names, *(c.name for c in metadata)], table, capabilities)
-    keys = keys_in(request.keys, pipeline.columns)
+    keys = columns.named(request.keys)
     refusals += _key_refusals(pipeline, keys, columns, request.schema)
     refusals += _unknown_columns(pipeline, columns)
     refusals += _fixed_columns(pipeline, existing, columns, keys)
@@ -215,7 +216,7 @@ def _key_refusals(pipeline: Pipeline, keys: Sequence[str], columns: ColumnsPlan,
 
 
 def _tracked(pipeline: Pipeline, columns: ColumnsPlan, keys: Sequence[str]) -> tuple[str, ...]:
-    track, ignore = keys_in(pipeline.track, pipeline.columns), keys_in(pipeline.ignore, pipeline.columns)
+    track, ignore = columns.named(pipeline.track), columns.named(pipeline.ignore)
     values = [name for name in columns.names if name not in keys and name not in ignore]
     return tuple(name for name in values if name in track or not track)
 
@@ -224,7 +225,7 @@ def _unknown_columns(pipeline: Pipeline, columns: ColumnsPlan) -> list[str]:
     return [
         f"{option} names {name}, which is no column that is loaded"
         for option, names in (("track", pipeline.track), ("ignore", pipeline.ignore))
-        for name in keys_in(names, pipeline.columns)
+        for name in columns.named(names)
         if name not in columns.names
     ]
 
@@ -290,9 +291,9 @@ def _schema_ddl(statement: Statement, target: Target) -> tuple[Ddl, ...]:
 
 def _steps(statement: Statement, ddl: Sequence[Ddl], columns: ColumnsPlan, target: Target) -> list[Step]:
     pipeline = statement.pipeline
-    checks: list[Check] = []
     if pipeline.mode in KEYED and not statement.keys:
         return []  # refused; there is nothing to match rows by
+    checks: list[Check] = []
     if not pipeline.order_by:
         checks = key_checks(statement)
     elif statement.keys:

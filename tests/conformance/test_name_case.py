@@ -52,3 +52,32 @@ def test_letters_beyond_ascii_are_told_apart_as_duckdb_does(into_file: Flow) -> 
     assert into_file.target.rows('"é"') == []
     back = Flow(into_file.target, into_file.source, into_file.root)
     assert [back.run(table=f'main."{name}"', target=f'to.public."{name}"').rows for name in "éÉ"] == [0, 2]
+
+
+HISTORY = ", VALID_FROM timestamptz, VALID_TO timestamptz, IS_CURRENT boolean, ROW_HASH varchar"
+
+
+@pytest.mark.parametrize("mode", ["append", "truncate", "merge", "scd2"])
+def test_columns_of_an_existing_table_are_found_whatever_their_case(into_file: Flow, mode: str) -> None:
+    into_file.target.execute(f"create table items (ID bigint, Name varchar{HISTORY if mode == 'scd2' else ''})")
+    assert into_file.run(mode=mode).inserted == 2
+    into_file.source.execute("update items set name = 'c' where id = 2")
+    into_file.run(mode=mode)
+    counts = {"append": 4, "truncate": 2, "merge": 2, "scd2": 3}
+    assert into_file.target.query("select count(*), max(name) from items") == [(counts[mode], "c")]
+    described = [row[0] for row in into_file.target.query("describe items")]
+    assert described[:2] == ["ID", "Name"]
+    assert len(described) == (6 if mode == "scd2" else 2)
+
+
+def test_columns_are_found_whatever_their_case_inside_one_file(into_file: Flow, tmp_path: Path) -> None:
+    file = into_file.target
+    file.execute("create table items as select 1 as id, 'a' as name", "create table copies (ID bigint, Name varchar)")
+    record = Flow(file, file, tmp_path).run(mode="merge", keys=["id"], target="to.main.copies")
+    assert (record.path, file.rows("copies")) == ("native", [(1, "a")])
+
+
+def test_columns_that_fall_together_are_refused(into_file: Flow) -> None:
+    into_file.target.execute("create table items (ID bigint)")
+    with pytest.raises(PlanRefused, match="have the same name in DuckDB"):
+        into_file.run(query='select id, id as "Id" from items')
