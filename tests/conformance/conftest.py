@@ -1,4 +1,4 @@
-"""Harnesses by backend, and every pair of them."""
+"""Harnesses by backend, every pair of them, and the benches of single backends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,11 @@ import pytest
 
 from penstock.run.pipeline import stage_with_spark
 from penstock.testing.postgres import EmbeddedPostgres
+from tests.conformance.duckdb_bench import files
 from tests.conformance.harness import DuckDBHarness, Flow, Harness, PostgresHarness
+from tests.conformance.postgres_bench import bench, database, db, opened, typed
+
+__all__ = ["bench", "database", "db", "files", "flow", "harness", "opened", "pair", "spark_pair", "typed"]
 
 BACKENDS = ("postgres", "duckdb")
 PAIRS = [(source, target) for source in BACKENDS for target in BACKENDS]

@@ -1,20 +1,97 @@
-"""A staging folder that the user named: what is not a run's own stays."""
+"""Staging as Parquet files: attempts, full disks, and a folder that the user named."""
 
 from __future__ import annotations
 
+import resource
 import uuid
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.backends import staging
-from penstock.errors import TargetError
-from tests.conformance.test_duckdb_backend import BACKEND, INTS, Files, ints
+from penstock.errors import SourceError, StagingLost, TargetError
+from penstock.schema import Column
+from tests.conformance.duckdb_bench import BACKEND, INTS, Files, ints
+
+# ---------------------------------------------------------------- tasks
 
 
-@pytest.fixture
-def files(tmp_path: Path) -> Files:
-    return Files(tmp_path)
+def test_racing_attempts_leave_one_receipt_and_one_file(files: Files) -> None:
+    area = staging.StagingArea.create(files.folder / "stage", files.run())
+    sink = area.sink(0, INTS)
+    with ThreadPoolExecutor(8) as pool:
+        receipts = list(pool.map(lambda _: sink.write(3, ints(*range(1000))), range(8)))
+    assert len(set(receipts)) == 1
+    assert [path.name for path in area.folder.glob("*.parquet")] == [receipts[0].ref]
+    assert sink.write(3, ints(1)) == receipts[0]
+    assert area.files(0, [receipts[0]])
+    area.close()
+    assert not (files.folder / "stage").exists()
+
+
+def test_a_failed_task_leaves_neither_file_nor_receipt(files: Files) -> None:
+    area = staging.StagingArea.create(files.folder / "stage", files.run())
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from ints(1, 2)
+        raise SourceError("the link broke")
+
+    with pytest.raises(SourceError):
+        area.sink(0, INTS).write(0, broken())
+    assert [path.name for path in area.folder.iterdir()] == [staging.TOKEN]
+    area.close()
+
+
+def test_a_worker_without_the_token_writes_nothing(files: Files) -> None:
+    area = staging.StagingArea.create(files.folder / "stage", files.run())
+    sink = area.sink(0, INTS)
+    with pytest.raises(StagingLost, match="is not here"):
+        replace(sink, folder=files.folder).write(0, ints(1))
+    area.remove()
+    with pytest.raises(StagingLost, match="is not here"):
+        sink.write(0, ints(1))
+    area.close()
+
+
+def test_other_columns_than_planned_are_refused_by_name(files: Files) -> None:
+    area = staging.StagingArea.create(files.folder / "stage", files.run())
+    sink = area.sink(0, [Column("a", pa.int64()), Column("b", pa.int64())])
+    swapped = pa.record_batch({"b": pa.array([2], pa.int64()), "a": pa.array([1], pa.int64())})
+    receipt = sink.write(0, iter([swapped]))
+    assert pq.read_table(area.folder / receipt.ref).to_pylist() == [{"a": 1, "b": 2}]
+    with pytest.raises(TargetError, match="other columns"):
+        sink.write(1, ints(1))
+    area.close()
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(files: Files) -> None:
+    area = staging.StagingArea.create(files.folder / "stage", files.run())
+    sink = area.sink(0, INTS)
+    batches = (pa.record_batch({"id": pa.array(range(n, n + 100_000), pa.int64())}) for n in range(0, 10**6, 10**5))
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        with pytest.raises(TargetError, match="the disk is full"):
+            sink.write(0, batches)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+    assert [path.name for path in area.folder.iterdir()] == [staging.TOKEN]
+    area.close()
+
+
+def test_free_space_is_checked_before_staging(files: Files) -> None:
+    with pytest.raises(TargetError, match="the disk is full"):
+        staging.StagingArea.create(files.folder / "stage", files.run(), expected_bytes=2**60)
+    assert files.leftovers() == []
+    assert not (files.folder / "stage").exists()
+
+
+# ---------------------------------------------------------------- a folder of the user's
 
 
 def everything(folder: Path) -> list[str]:

@@ -250,7 +250,7 @@ def test_secrets_reprs_of_what_travels_show_none(server: EmbeddedPostgres, tmp_p
     from penstock.project.model import Pipeline
     from penstock.run.prepare import prepare
     from penstock.run.records import RunOptions
-    from tests.conformance.test_postgres_backend import new_run
+    from tests.conformance.postgres_bench import new_run
 
     dsn = f"postgresql://clerk:{quote(PASSWORD, safe='')}@127.0.0.1:{server.port}/postgres"
     options = {"name": "p", "source": "shop", "target": "shop.public.copied", "mode": "append", "path": "fused"}
