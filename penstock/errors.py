@@ -1,14 +1,19 @@
 """Every error Penstock raises: what failed, why, what was kept, and what to do next.
 
 Driver errors are mapped to these at the backend's edge, with the cause chained. `kind` decides
-the retry: only `TRANSIENT` errors are tried again. Texts never hold a cell's value or a secret;
-key values may stand in `keys`, which only the user's own terminal shows.
+the retry: only `TRANSIENT` errors are tried again. A class says what is kept and what to do where an
+error does not say it better: they are raised before a commit, never after it. Texts never hold a
+cell's value or a secret; key values may stand in `keys`, which only the user's own terminal shows.
 """
 
 from __future__ import annotations
 
 from enum import StrEnum
 from typing import Any, ClassVar
+
+UNTOUCHED = "nothing was touched"
+NOT_COMMITTED = "nothing was committed"
+AGAIN = "run it again"
 
 
 class Kind(StrEnum):
@@ -22,6 +27,8 @@ class PenstockError(Exception):
     """The root of all errors shown to users."""
 
     kind: ClassVar[Kind] = Kind.PERMANENT
+    usually_kept: ClassVar[str] = ""
+    usual_remedy: ClassVar[str] = ""
 
     def __init__(
         self,
@@ -36,8 +43,8 @@ class PenstockError(Exception):
         super().__init__(what)
         self.what = what
         self.why = why
-        self.kept = kept
-        self.remedy = remedy
+        self.kept = kept or self.usually_kept
+        self.remedy = remedy or self.usual_remedy
         self.place = place
         self.keys = keys
 
@@ -97,6 +104,9 @@ class ConfigErrors(ConfigError):
 class PlanRefused(PenstockError):
     """The plan cannot be carried out exactly; nothing was touched."""
 
+    usually_kept = UNTOUCHED
+    usual_remedy = "penstock plan shows the whole plan"
+
 
 class Unsupported(PlanRefused):
     """The backend's capabilities do not include what was asked for."""
@@ -105,43 +115,62 @@ class Unsupported(PlanRefused):
 class ConnectionFailed(PenstockError):
     """The server refuses us; trying again would not help."""
 
+    usually_kept = NOT_COMMITTED
+    usual_remedy = "correct the connection; penstock connections test tries it"
+
 
 class LinkLost(PenstockError):
     """The link broke or the server is away; another attempt may succeed."""
 
     kind = Kind.TRANSIENT
+    usually_kept = NOT_COMMITTED
+    usual_remedy = "run it again when the server is back"
 
 
 class SourceError(PenstockError):
     """The source refused a statement."""
+
+    usually_kept = NOT_COMMITTED
+    usual_remedy = "correct the query, or grant the connection's user what it lacks"
 
 
 class SourceMoved(PenstockError):
     """The table was rewritten under our snapshot; it must be read again from the start."""
 
     kind = Kind.TRANSIENT
+    usually_kept = NOT_COMMITTED
+    usual_remedy = AGAIN
 
 
 class TargetError(PenstockError):
     """The target refused a statement; its transaction was rolled back."""
+
+    usually_kept = NOT_COMMITTED
+    usual_remedy = "put right what it names, then run it again"
 
 
 class PlanStale(PenstockError):
     """Another run has changed the target since this one was planned; it must be planned again."""
 
     kind = Kind.TRANSIENT
+    usually_kept = NOT_COMMITTED
+    usual_remedy = AGAIN
 
 
 class StagingLost(PenstockError):
     """What was staged is not what the receipts say; nothing was committed."""
 
     kind = Kind.TRANSIENT
+    usually_kept = NOT_COMMITTED
+    usual_remedy = AGAIN
 
 
 class DataError(PenstockError):
     """A value that the target's column cannot hold, or keys that are null or double."""
 
     kind = Kind.DATA
+    usually_kept = NOT_COMMITTED
+    usual_remedy = "correct the value at the source, or give its column another type"
 
 
 class BeyondArrow(DataError):
@@ -162,25 +191,43 @@ class BeyondArrow(DataError):
 class Busy(PenstockError):
     """Another live run holds the target."""
 
+    usually_kept = NOT_COMMITTED
+    usual_remedy = "wait until it has ended; penstock runs list shows it"
+
 
 class Cancelled(PenstockError):
     """The run was cancelled by a signal or a command."""
+
+    usually_kept = NOT_COMMITTED
+    usual_remedy = "run again what is missing; 'penstock runs list' shows what was done"
 
 
 class DriverMissing(PenstockError):
     """An optional package is not installed."""
 
+    usually_kept = UNTOUCHED
+    usual_remedy = "penstock doctor shows what is missing"
+
 
 class SparkError(PenstockError):
     """Spark or Java could not be started, or a job failed for a reason of its own."""
+
+    usually_kept = NOT_COMMITTED
+    usual_remedy = "penstock doctor --spark"
 
 
 class StateError(PenstockError):
     """The state store cannot be opened, or was written by a newer version."""
 
+    usually_kept = "the targets were not touched"
+    usual_remedy = "set another store: [state] in penstock.toml"
+
 
 class TransformError(PenstockError):
     """The user's SQL or function failed."""
+
+    usually_kept = NOT_COMMITTED
+    usual_remedy = "correct the transform"
 
 
 def from_record(record: dict[str, Any]) -> PenstockError:

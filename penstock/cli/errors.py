@@ -26,13 +26,21 @@ INDENT = 9
 MAX_WIDTH = 100
 
 # What the machine refuses, in words: full disks and closed folders are no bugs of ours.
+_ACCESS = ("no access to", "give this user access, or use another folder (--project)")
 MACHINE = {
-    errno.ENOSPC: "free some space, then run the command again",
-    errno.EDQUOT: "free some of the quota, then run the command again",
-    errno.EROFS: "use a folder that can be written to (--project, or another path in penstock.toml)",
-    errno.EACCES: "give this user write access, or use another folder (--project)",
-    errno.EPERM: "give this user write access, or use another folder (--project)",
+    errno.ENOSPC: ("cannot write", "free some space, then run the command again"),
+    errno.EDQUOT: ("cannot write", "free some of the quota, then run the command again"),
+    errno.EROFS: (
+        "cannot write",
+        "use a folder that can be written to (--project, or another path in penstock.toml)",
+    ),
+    errno.EACCES: _ACCESS,
+    errno.EPERM: _ACCESS,
+    errno.ENOTDIR: ("no folder:", "name a folder, or move the file away"),
+    errno.EISDIR: ("a folder, where a file is wanted:", "name a file, or move the folder away"),
 }
+# No exception leaves a run whose load is committed.
+KEPT = "what was already committed stays; the run under way was rolled back"
 
 
 def show(error: BaseException) -> int:
@@ -41,14 +49,18 @@ def show(error: BaseException) -> int:
         sys.stderr.write("".join(traceback.format_exception(error)))
     if isinstance(error, Cancelled) and signals.taken():
         return show_interrupted(signals.received(), error.kept, error.remedy)
-    if isinstance(error, PenstockError):
-        show_error(error)
-        return error.exit_code
+    shown = foreseen(error) or _bug(error)
+    show_error(shown)
+    return shown.exit_code
+
+
+def foreseen(error: BaseException) -> PenstockError | None:
+    """The error as a user may see it; None if nobody foresaw it."""
     if isinstance(error, OSError) and error.errno in MACHINE:
-        show_error(_refused_by_machine(error))
-        return 1
-    _show_bug(error)
-    return 1
+        what, remedy = MACHINE[error.errno]
+        where = f"{what} {error.filename}" if error.filename else what.removesuffix(":")
+        return PenstockError(where, why=(error.strerror or "").lower(), kept=KEPT, remedy=remedy)
+    return error if isinstance(error, PenstockError) else None
 
 
 def show_error(error: PenstockError, *, pipeline: str = "", show_keys: bool = True) -> None:
@@ -88,8 +100,8 @@ def exit_code(errors: Iterable[BaseException]) -> int:
 def show_interrupted(number: int, kept: str = "", remedy: str = "") -> int:
     """After a signal: the run has ended cleanly on its way here. The exit code says which signal it was."""
     how = "interrupted" if number == signal.SIGINT else f"stopped by {signal.Signals(number).name}"
-    kept = kept or "what was already committed stays; the run under way was rolled back"
-    remedy = remedy or "run again what is missing; 'penstock runs list' shows what was done"
+    kept = kept or KEPT
+    remedy = remedy or Cancelled.usual_remedy
     lines = [
         _labelled("ended:", how, "1;33" if _coloured() else ""),
         _labelled("kept:", kept, ""),
@@ -99,23 +111,14 @@ def show_interrupted(number: int, kept: str = "", remedy: str = "") -> int:
     return 128 + number
 
 
-def _refused_by_machine(error: OSError) -> PenstockError:
-    where = f" {error.filename}" if error.filename else ""
-    return PenstockError(
-        f"cannot write{where}",
-        why=(error.strerror or "").lower(),
-        remedy=MACHINE[error.errno or 0],
-    )
-
-
-def _show_bug(error: BaseException) -> None:
+def _bug(error: BaseException) -> PenstockError:
     # The exception's own text may hold a cell's value: only its class and place are shown.
-    kept = PenstockError(
+    return PenstockError(
         f"unexpected {type(error).__name__}{_origin(error)}",
         why="this is a bug in Penstock, not in your project",
+        kept=KEPT,
         remedy=_where_logged(error),
     )
-    show_error(kept)
 
 
 def _origin(error: BaseException) -> str:

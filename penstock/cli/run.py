@@ -110,11 +110,12 @@ def _told(error: Exception, pipeline: Pipeline) -> dict[str, Any]:
     """Print the error; its record."""
     from penstock.cli import errors
 
-    if not isinstance(error, PenstockError):
+    shown = errors.foreseen(error)
+    if shown is None:
         errors.show(error)
         return PenstockError(f"unexpected {type(error).__name__}").to_record()
-    errors.show_error(error, pipeline=pipeline.name, show_keys=pipeline.show_keys)
-    told = error.to_record()
+    errors.show_error(shown, pipeline=pipeline.name, show_keys=pipeline.show_keys)
+    told = shown.to_record()
     return told if pipeline.show_keys else told | {"keys": []}
 
 

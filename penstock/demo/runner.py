@@ -100,6 +100,8 @@ def demo(folder: Path, orders: int, watcher: Watcher) -> Result:
 def prepare(folder: Path) -> Path:
     """An empty project in `folder`. A demo's own folder is emptied, anybody else's refused."""
     folder = folder.absolute()
+    if folder.exists() and not folder.is_dir():
+        raise ConfigError(f"{folder} is no folder", remedy="penstock demo --folder ANOTHER")
     if folder.exists() and not (folder / MARKER).exists() and any(folder.iterdir()):
         raise ConfigError(
             f"{folder} holds something else than a demo", remedy="penstock demo --folder ANOTHER, or move it away"

@@ -6,6 +6,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import duckdb
 import psycopg
 import pytest
 
@@ -209,6 +210,29 @@ def test_bad_input_gets_a_clear_error(project: Project, case: str) -> None:
     assert "this is a bug" not in done.stderr
     for word in said:
         assert word in done.stderr
+    if code == 1:
+        assert [line.split()[0] for line in done.stderr.splitlines() if line[:5] in ("kept:", "next:")] == [
+            "kept:",
+            "next:",
+        ]
+
+
+def test_bad_sql_for_a_duckdb_file_says_what_was_kept_and_what_to_do(project: Project, tmp_path: Path) -> None:
+    duckdb.connect(str(tmp_path / "warehouse.duckdb")).close()
+    project.write(PROJECT.replace('source = "shop"\nquery = "select id', 'source = "warehouse"\nquery = "selec id'))
+    done = project.run("run", "same")
+    assert done.returncode == 1
+    assert "syntax error" in done.stderr
+    assert "kept:    nothing was committed" in done.stderr
+    assert "next:    correct the query" in done.stderr
+
+
+def test_database_in_memory_is_refused_before_spark_starts(project: Project) -> None:
+    project.write(PROJECT.replace("warehouse.duckdb", ":memory:"))
+    for words in (("plan", "customers"), ("validate", "customers"), ("connections", "test", "warehouse")):
+        done = project.run(*words)
+        assert done.returncode == 1, done.stderr
+        assert "in-memory" in done.stdout + done.stderr
 
 
 @pytest.mark.postgres

@@ -82,6 +82,22 @@ def test_demo_does_not_touch_a_folder_of_somebody_else(tmp_path: Path) -> None:
     assert (tmp_path / "penstock-demo" / "thesis.txt").read_text() == "years of work"
 
 
+def test_demo_in_the_place_of_a_file_says_so(tmp_path: Path) -> None:
+    (tmp_path / "thesis.txt").write_text("years of work")
+    for folder in ("thesis.txt", "thesis.txt/demo"):
+        done = subprocess.run(
+            [sys.executable, "-m", "penstock.cli.main", "demo", "--folder", folder],
+            cwd=tmp_path,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert done.returncode in (1, 2)
+        assert "no folder" in done.stderr
+        assert "this is a bug" not in done.stderr
+    assert (tmp_path / "thesis.txt").read_text() == "years of work"
+
+
 def test_example_is_the_demos_project() -> None:
     root = Path(__file__).parents[2]
     for name in ("penstock.toml", "pipelines.py"):

@@ -10,8 +10,17 @@ from pathlib import Path
 
 import pytest
 
+from penstock import errors as kinds
 from penstock.cli import context, errors
-from penstock.errors import ConfigError, ConfigErrors, ConnectionFailed, DataError, PenstockError, from_record
+from penstock.errors import (
+    ConfigError,
+    ConfigErrors,
+    ConnectionFailed,
+    DataError,
+    PenstockError,
+    _subclasses,
+    from_record,
+)
 from penstock.observe import redact
 
 
@@ -102,12 +111,46 @@ def test_findings_of_one_pipeline_do_not_speak_for_the_others(capsys: pytest.Cap
     assert "nothing was run" not in said
 
 
+# A wrong project is told by its places, and nothing is run.
+OF_RUNS = [
+    cls
+    for cls in vars(kinds).values()
+    if isinstance(cls, type) and issubclass(cls, PenstockError) and not issubclass(cls, ConfigError)
+]
+
+
+@pytest.mark.parametrize("cls", [cls for cls in OF_RUNS if cls is not PenstockError])
+def test_every_error_of_a_run_says_what_was_kept_and_what_to_do(cls: type[PenstockError]) -> None:
+    text = errors.render(cls("it failed"))
+    assert "kept:" in text
+    assert "next:" in text
+
+
 def test_full_disk_is_no_bug(capsys: pytest.CaptureFixture[str]) -> None:
     errors.show(OSError(errno.ENOSPC, "No space left on device", "/data/x"))
     said = capsys.readouterr().err
     assert "cannot write /data/x" in said
     assert "no space left on device" in said
     assert "free some space" in said
+    assert "kept:    what was already committed stays" in said
+
+
+@pytest.mark.parametrize(
+    ("number", "said"),
+    [
+        (errno.EACCES, "no access to /data/x"),
+        (errno.ENOTDIR, "no folder: /data/x"),
+        (errno.EISDIR, "a folder, where a file is wanted: /data/x"),
+    ],
+)
+def test_what_the_machine_refuses_to_read_is_no_failed_write(
+    number: int, said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    errors.show(OSError(number, "No", "/data/x"))
+    shown = capsys.readouterr().err
+    assert shown.startswith(f"error:   {said}\n")
+    assert "kept:" in shown
+    assert "next:" in shown
 
 
 def test_unexpected_error_shows_its_place_and_keeps_its_text_in_the_log(
@@ -118,6 +161,7 @@ def test_unexpected_error_shows_its_place_and_keeps_its_text_in_the_log(
     said = capsys.readouterr().err
     assert "unexpected ValueError" in said
     assert "this is a bug in Penstock" in said
+    assert "kept:    what was already committed stays" in said
     assert "4711" not in said
     [log] = (tmp_path / ".penstock" / "log").iterdir()
     assert str(log) in said.replace("\n         ", " ")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
 from penstock.backends.duckdb.capabilities import CAPABILITIES
 from penstock.backends.duckdb.config import DuckDBConfig
-from penstock.backends.duckdb.connect import open_file
+from penstock.backends.duckdb.connect import open_file, refuse_memory
 from penstock.backends.duckdb.read import DuckDBSource
 from penstock.backends.duckdb.write import DuckDBTarget
 from penstock.errors import ConfigError
@@ -37,6 +37,7 @@ class DuckDBBackend(Backend):
         return DuckDBTarget(_own(config), run)
 
     def test(self, config: ConnectionConfig) -> str:
+        refuse_memory(_own(config))
         if not _own(config).file.exists():
             return "DuckDB, no file yet: the first load makes it"
         with open_file(_own(config), read_only=True) as session:

@@ -25,9 +25,16 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 
 from penstock.backends.duckdb.config import DuckDBConfig
 from penstock.backends.sql import SqlSession
-from penstock.errors import ConnectionFailed, DataError, LinkLost, PenstockError, SourceError, TargetError
+from penstock.errors import (
+    NOT_COMMITTED,
+    ConnectionFailed,
+    DataError,
+    LinkLost,
+    PenstockError,
+    SourceError,
+    TargetError,
+)
 
-NOT_COMMITTED = "nothing was committed"
 DRAIN_ROWS = 1024
 RETRY_SECONDS = 0.5  # at most, between two attempts to open a held file
 
@@ -146,7 +153,7 @@ def open_file(
     config: DuckDBConfig, *, read_only: bool, threads: int | None = None, memory_limit: str | None = None
 ) -> Session:
     """A session on the file, after waiting up to `lock_timeout` for whoever holds it."""
-    _refuse_memory(config)
+    refuse_memory(config)
     path = config.file
     if read_only and not path.exists():
         raise ConnectionFailed(
@@ -177,7 +184,7 @@ def open_file(
     return session
 
 
-def _refuse_memory(config: DuckDBConfig) -> None:
+def refuse_memory(config: DuckDBConfig) -> None:
     if config.in_memory:
         raise ConnectionFailed(
             f"connection {config.name!r} is an in-memory database",

@@ -30,7 +30,7 @@ from penstock.backends.base import (
 )
 from penstock.backends.duckdb import types
 from penstock.backends.duckdb.config import DuckDBConfig
-from penstock.backends.duckdb.connect import NOT_COMMITTED, Session, open_file, translate
+from penstock.backends.duckdb.connect import Session, open_file, refuse_memory, translate
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal, render, same_name
 from penstock.backends.locks import FileLock
 from penstock.backends.sql import (
@@ -48,7 +48,7 @@ from penstock.backends.sql import (
     was_committed,
 )
 from penstock.backends.staging import StagingArea, sweep
-from penstock.errors import PenstockError, PlanRefused, StagingLost, TargetError, Unsupported
+from penstock.errors import NOT_COMMITTED, PenstockError, PlanRefused, StagingLost, TargetError, Unsupported
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Ddl, TableName
 from penstock.schema.names import folded
@@ -151,8 +151,7 @@ class DuckDBTarget(Target):
 
 def _check_writable(config: DuckDBConfig) -> None:
     """Say at planning what would otherwise fail after all rows have been staged."""
-    if config.in_memory:
-        return  # `open_file` refuses it with its reason
+    refuse_memory(config)
     if config.read_only:
         raise TargetError(f"connection {config.name!r} is read-only", remedy="remove read_only from it")
     folder = config.file.parent
