@@ -195,6 +195,7 @@ class TargetColumn:
     generated: bool = False
     identity: Literal["", "default", "always"] = ""  # "always": the server lets no UPDATE set it
     collation: str = ""  # quoted; only one under which different texts are equal, so that keys fall together
+    sequence: bool = False  # it owns one
 
 
 @dataclass(frozen=True, slots=True)

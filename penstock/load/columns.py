@@ -33,7 +33,7 @@ class ColumnsPlan:
     refusals: tuple[str, ...]
     not_null: tuple[str, ...]  # target columns that take no NULL although the source may give one
     identity: tuple[str, ...]
-    numbered: tuple[str, ...]  # columns that a sequence may fill
+    numbered: tuple[str, ...]  # columns that own a sequence
     kept: tuple[str, ...]  # target columns that the source does not have
     changes: bool  # the target's types or columns would change
 
@@ -94,7 +94,7 @@ def plan_columns(
         tuple(found.refusals),
         _not_null(found.columns, existing),
         tuple(c.name for c in existing.columns if c.identity) if existing else (),
-        tuple(c.name for c in existing.columns if c.identity or c.has_default) if existing else (),
+        tuple(c.name for c in existing.columns if c.sequence) if existing else (),
         kept,
         bool(found.ddl) or existing is None,
     )

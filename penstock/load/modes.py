@@ -289,11 +289,12 @@ def _update_changed(statement: Statement) -> list[Step]:
         sets += [f"{quote(DELETED)} = false", f"{quote(DELETED_AT)} = null"]
     absent = f"t.{quote(statement.keys[0])} is null"
     names = statement.listed(statement.names)
+    changed = f"{CHANGED} as s\nwhere not s.{IS_NEW} and {statement.same_key('t', 's')}"
     update = Execute(
-        f"update {statement.target} as t\nset {', '.join(sets)}\nfrom {CHANGED} as s"
-        f"\nwhere not s.{IS_NEW} and {statement.same_key('t', 's')}",
+        f"update {statement.target} as t\nset {', '.join(sets)}\nfrom {changed}",
         "updated",
-        touches=statement.all_of(f"{CHANGED} where not {IS_NEW}"),
+        # Rows of the target: without a key of its own, it may have several for one staged.
+        touches=statement.all_of(f"{statement.target} as t where exists (select 1 from {changed})"),
     )
     new = f"{CHANGED}\nwhere {IS_NEW}"
     return [

@@ -36,8 +36,9 @@ class PostgresDialect(Dialect):
         if not columns:
             return "false"
         # Record images: the bytes as stored, so 1.0 and 1.00, 1 day and 24 h are not the same.
-        lefts = ", ".join(f"{left}.{identifier(name)}" for name, _ in columns)
-        rights = ", ".join(f"{right}.{identifier(name)}" for name, _ in columns)
+        # They must be of the very same types: a domain is none of its base type.
+        lefts = ", ".join(f"{left}.{identifier(name)}::{type_sql}" for name, type_sql in columns)
+        rights = ", ".join(f"{right}.{identifier(name)}::{type_sql}" for name, type_sql in columns)
         return f"row({lefts})::record *<> row({rights})::record"
 
     def key_text(self, columns: Sequence[str]) -> str:
@@ -61,12 +62,18 @@ class PostgresDialect(Dialect):
 
     def reset_sequence(self, table: TableName, column: str) -> str:
         sequence = f"pg_catalog.pg_get_serial_sequence({literal(qualified(table))}, {literal(column)})"
+        last = f"pg_catalog.pg_sequence_last_value({sequence}::pg_catalog.regclass)"
         name = identifier(column)
-        # Never back: the application may have drawn higher numbers than the table holds.
+        # Never back: the application may have drawn further numbers than the table holds. Never out of
+        # the sequence's own bounds, where it would give none of the table's numbers anyway.
         return (
-            f"select pg_catalog.setval({sequence}, greatest(highest, coalesce(pg_catalog.pg_sequence_last_value("
-            f"{sequence}::pg_catalog.regclass), highest))) from (select max({name})::pg_catalog.int8 as highest"
-            f" from {qualified(table)}) as loaded where highest is not null and {sequence} is not null"
+            f"select pg_catalog.setval({sequence}, case when seqincrement > 0"
+            f" then least(greatest(highest, coalesce({last}, highest)), seqmax)"
+            f" else greatest(least(lowest, coalesce({last}, lowest)), seqmin) end)"
+            f" from pg_catalog.pg_sequence, (select max({name})::pg_catalog.int8 as highest,"
+            f" min({name})::pg_catalog.int8 as lowest from {qualified(table)}) as loaded"
+            f" where seqrelid = {sequence}::pg_catalog.regclass"
+            " and case when seqincrement > 0 then highest >= seqmin else lowest <= seqmax end"
         )
 
     def now(self) -> str:

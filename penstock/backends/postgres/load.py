@@ -21,7 +21,7 @@ from penstock.backends.postgres.connect import DriverSession, identifier, litera
 from penstock.backends.postgres.dialect import create_table, qualified, render
 from penstock.backends.postgres.encode import Wire
 from penstock.backends.postgres.errors import refused
-from penstock.backends.postgres.native import staging_type
+from penstock.backends.postgres.native import Spelling, staging_type
 from penstock.backends.postgres.query import trimmed
 from penstock.backends.postgres.sink import PART, PostgresSink
 from penstock.backends.sql import Counts, check_staged, check_watermark, record_load, result, run_steps, was_committed
@@ -57,7 +57,22 @@ class PostgresLoad(Load):
         connection = open_driver_session(
             self._conninfo, self._plan.run.application_name, (("lock_timeout", self._config.lock_timeout),)
         )
-        return DriverSession(connection, self._conninfo)
+        session = DriverSession(connection, self._conninfo)
+        self._see_key_types(session)
+        return session
+
+    def _see_key_types(self, session: DriverSession) -> None:
+        """`=` on a type of an extension is an operator of its schema: unseen, citext compares as text."""
+        keys = self._plan.key_columns
+        held = [s.native.sql for load in self._plan.tables for s in load.columns if s.column.name in keys]
+        schemas = {schema for sql in held if (schema := Spelling.parse(sql).schema)}
+        if schemas:
+            path = ", ".join(identifier(schema) for schema in sorted(schemas))
+            session.query(
+                "select pg_catalog.set_config('search_path', pg_catalog.concat_ws(', ',"
+                " nullif(pg_catalog.current_setting('search_path'), ''), %s::pg_catalog.text), false)",
+                (path,),
+            )
 
     def _begin(self) -> None:
         leases.prepare(self._session)

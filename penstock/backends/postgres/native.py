@@ -13,9 +13,10 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from penstock.backends.base import Native, Verdict
-from penstock.backends.postgres.casts import checked
+from penstock.backends.postgres.casts import checked, input_valid
 from penstock.schema import Column, Ddl
 from penstock.schema.columns import ENUM, INTERVAL, JSON, NATIVE, NUMERIC, OPAQUE, TIME, UUID
+from penstock.schema.names import split_name
 
 TEXT = "text"
 TIMESTAMP = "timestamp without time zone"
@@ -67,6 +68,22 @@ _NEWER_VALUES = {
     ),
 }
 
+# Types whose values are other things of the same database: their text is a name, to be found in the target.
+_NAMES = frozenset(
+    {"regclass", "regcollation", "regconfig", "regdictionary", "regnamespace", "regoper", "regoperator"}
+    | {"regproc", "regprocedure", "regrole", "regtype", "aclitem"}
+)
+# A cast from text to this one, unlike its input, takes no number, as which a thing that is gone is printed.
+_REGCLASS = (
+    "(case when {} ~ '^(-|[0-9]+)$' then pg_catalog.replace({}, '-', '0')::oid::regclass else {}::regclass end)"
+    "::regclass"
+)
+# Types of the server's own catalogs, which it prints and does not read.
+_PRINTED = frozenset(
+    {"gtsvector", "pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list"}
+    | {"pg_brin_bloom_summary", "pg_brin_minmax_multi_summary"}
+)
+
 # A type's name: `numeric(38,12)`, `timestamp(3) with time zone`, `"My".type[]`. Without braces,
 # which our templates replace.
 _PART = r'(?:[^\W\d][\w$]*|"(?:[^"{}\x00]|"")+")'
@@ -99,6 +116,12 @@ class Spelling:
     mods: tuple[int, ...] = ()
     array: bool = False
 
+    @property
+    def schema(self) -> str | None:
+        """Of a type that is not the server's own."""
+        parts = split_name(self.base)
+        return parts[0] if len(parts) > 1 else None
+
     @staticmethod
     def parse(text: str) -> Spelling:
         array = text.endswith("[]")
@@ -117,7 +140,7 @@ class Held:
     sql: str
     labels: tuple[str, ...] | None = None  # of an enum
     ddl: tuple[Ddl, ...] = ()  # what makes it
-    missing: str = ""  # the source's type that the target lacks; `sql` is text then
+    missing: str = ""  # the source's type that the target lacks or does not read; `sql` is text then
 
 
 _TEXT = Spelling(TEXT)
@@ -126,6 +149,10 @@ _TEXT = Spelling(TEXT)
 def is_type_name(text: str) -> bool:
     """Whether `text` names a type and does nothing else: only then may it stand in our SQL."""
     return _TYPE_NAME.fullmatch(text) is not None
+
+
+def is_printed_only(sql: str) -> bool:
+    return Spelling.parse(sql).base in _PRINTED
 
 
 def natural(type_: pa.DataType) -> str | None:
@@ -168,8 +195,14 @@ def plan(column: Column, own: Held | None, want: Held | None, *, asked: bool, se
     the user's cast.
     """
     planned = _plan(column, own, want, asked=asked, server=server)
-    since, valid, note = _NEWER_VALUES.get(Spelling.parse(planned.sql).base, (0, "", ""))
-    if server >= since or planned.valid or planned.verdict is Verdict.REFUSED:
+    base = Spelling.parse(planned.sql).base
+    if planned.valid or planned.verdict is Verdict.REFUSED:
+        return planned
+    if base in _NAMES:
+        known = f"({{}} is null or {input_valid('{}', planned.sql, server)})"
+        return replace(planned, verdict=Verdict.CHECKED, valid=known, note="names are looked up in the target")
+    since, valid, note = _NEWER_VALUES.get(base, (0, "", ""))
+    if server >= since:
         return planned
     return replace(planned, verdict=Verdict.CHECKED, valid=valid, note=planned.note or note)
 
@@ -219,7 +252,7 @@ def _same(column: Column, own: Held, want: Held | None) -> Native:
     if own.missing:
         return Native(
             TEXT, Verdict.WIDENED, fallback=_fallback(column),
-            note=f"the target has no type {own.missing}: kept as its text",
+            note=f"the target takes no {own.missing}: kept as its text",
         )  # fmt: skip
     direct = not own.ddl and _is_direct(column, own)
     widened = column.type in _WIDENED or (pa.types.is_timestamp(column.type) and column.type.unit in ("s", "ms"))
@@ -273,7 +306,7 @@ def _decode(column: Column, sql: str) -> str:
     if pa.types.is_list(column.type):
         return _decode_list(column.type.value_type, sql)
     if pa.types.is_string(column.type) and Spelling.parse(sql).base not in (TEXT, "character varying", "character"):
-        return "{}::" + sql
+        return _REGCLASS if sql == "regclass" else "{}::" + sql
     return "{}"
 
 

@@ -39,7 +39,10 @@ select a.attname::text, a.atttypid::int8, a.atttypmod, not a.attnotnull, a.attha
        case a.attidentity when 'a' then 'always' when 'd' then 'default' else '' end,
        coalesce((select quote_ident(n.nspname) || '.' || quote_ident(c.collname) from pg_collation c
                  join pg_namespace n on n.oid = c.collnamespace
-                 where c.oid = a.attcollation and not c.collisdeterministic), '')
+                 where c.oid = a.attcollation and not c.collisdeterministic), ''),
+       exists (select from pg_depend d join pg_sequence s on s.seqrelid = d.objid
+               where d.classid = 'pg_class'::regclass and d.refclassid = 'pg_class'::regclass
+                 and d.refobjid = a.attrelid and d.refobjsubid = a.attnum and d.deptype in ('a', 'i'))
 from pg_attribute a where a.attrelid = %s and a.attnum > 0 and not a.attisdropped order by a.attnum
 """
 _NOTES = """
@@ -157,7 +160,7 @@ class PostgresTarget(Target):
             # No name of a type: a source's memory is a table that others may have written to.
             sql = native.own_type(column)
             return Held(sql) if sql is not None else None
-        held = self._held(past)
+        held = None if native.is_printed_only(past) else self._held(past)
         if held is not None:
             return held
         if column.logical is not None and column.logical.kind == ENUM and column.logical.labels:
