@@ -15,7 +15,7 @@ from penstock.errors import PenstockError
 if TYPE_CHECKING:
     from penstock.project import Project
 
-app = typer.Typer(no_args_is_help=True, help="The project's connections.", rich_markup_mode=None)
+app = typer.Typer(help="The project's connections.", rich_markup_mode=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +40,12 @@ class ConnectionTest:
     remedy: str
 
 
+@app.callback(invoke_without_command=True)
+def _list_by_default(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        list_connections(ctx)
+
+
 @app.command("list")
 def list_connections(ctx: typer.Context, output: OutputOption = Output.TEXT) -> None:
     """List connections and the pipelines that use them. Opens none."""
@@ -58,6 +64,8 @@ def try_connections(
     from penstock.cli.views import connections as view
 
     project = context.of(ctx).project()
+    for name in names or ():
+        project.connections.type_of(name)  # raises for one that does not exist: the command line is wrong
     tests = [attempt(project, name) for name in names or project.connections]
     view.show_tests(tests, output)
     if not all(one.ok for one in tests):

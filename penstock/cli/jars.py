@@ -9,7 +9,7 @@ import typer
 
 from penstock.cli.context import Output, OutputOption
 
-app = typer.Typer(no_args_is_help=True, help="Jars that Spark features need.", rich_markup_mode=None)
+app = typer.Typer(help="Jars that Spark features need.", rich_markup_mode=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +18,12 @@ class JarRecord:
     coordinates: str
     cached: bool
     path: str | None
+
+
+@app.callback(invoke_without_command=True)
+def _list_by_default(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        list_jars()
 
 
 @app.command("list")

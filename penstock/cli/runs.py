@@ -9,13 +9,20 @@ import typer
 from penstock.cli import context
 from penstock.cli.context import Output, OutputOption
 from penstock.errors import ConfigError
+from penstock.state.base import RunState
 
 if TYPE_CHECKING:
     from penstock.state import RunRecord, Store
 
 SHORTEST_ID = 4  # of a run, enough to be typed
 
-app = typer.Typer(no_args_is_help=True, help="The history of runs.", rich_markup_mode=None)
+app = typer.Typer(help="The history of runs.", rich_markup_mode=None)
+
+
+@app.callback(invoke_without_command=True)
+def _list_by_default(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        list_runs(ctx)
 
 
 @app.command("list")
@@ -25,16 +32,25 @@ def list_runs(
         str | None, typer.Option("--pipeline", "-p", metavar="NAME", help="Of this pipeline only.")
     ] = None,
     state: Annotated[
-        str | None, typer.Option("--state", metavar="STATE", help="running, done, failed, cancelled or interrupted.")
+        RunState | None,
+        typer.Option("--state", metavar="STATE", help="running, done, failed, cancelled or interrupted."),
     ] = None,
     limit: Annotated[int, typer.Option("--limit", metavar="N", min=1, help="At most this many, newest first.")] = 20,
     output: OutputOption = Output.TEXT,
 ) -> None:
     """List runs, newest first."""
     from penstock.cli.views import runs as view
+    from penstock.project.findings import suggestion
 
-    with _store(ctx) as store:
-        view.show_list(store.runs(pipeline=pipeline, state=state, limit=limit), output)
+    invocation = context.of(ctx)
+    project = invocation.project()
+    with invocation.store(project) as store:
+        found = store.runs(pipeline=pipeline, state=state, limit=limit)
+        # The history also knows pipelines that the project has no more.
+        if pipeline is not None and not found and pipeline not in project.pipelines and not store.runs(pipeline):
+            raise ConfigError(f"no runs of {pipeline!r}", remedy=suggestion(pipeline, project.pipelines))
+    many = frozenset(name for name, one in project.pipelines.items() if one.tables)
+    view.show_list(found, output, many, "no such runs" if pipeline or state else "no runs yet")
 
 
 @app.command("show")
@@ -46,7 +62,8 @@ def show_run(
     """Show one run: what it did, how long it took, and why it failed."""
     from penstock.cli.views import runs as view
 
-    with _store(ctx) as store:
+    invocation = context.of(ctx)
+    with invocation.store(invocation.project()) as store:
         view.show_one(find(store, run_id), output)
 
 
@@ -64,11 +81,6 @@ def find(store: Store, run_id: str) -> RunRecord:
                 f"{len(near)} runs match {run_id!r}", remedy=f"more of the id is needed: {', '.join(_ids(near))}"
             )
     raise ConfigError(f"there is no run {run_id!r}", remedy="penstock runs list shows the runs that are kept")
-
-
-def _store(ctx: typer.Context) -> Store:
-    invocation = context.of(ctx)
-    return invocation.store(invocation.project())
 
 
 def _ids(records: list[RunRecord]) -> list[str]:

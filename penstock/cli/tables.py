@@ -11,16 +11,18 @@ import typer
 
 from penstock.cli import context
 from penstock.cli.context import Output, OutputOption
+from penstock.errors import PenstockError
 
 if TYPE_CHECKING:
     from penstock.backends.base import Backend, ConnectionConfig
     from penstock.schema import Column
 
-app = typer.Typer(no_args_is_help=True, help="Tables of a connection.", rich_markup_mode=None)
+app = typer.Typer(help="Tables of a connection.", rich_markup_mode=None)
 
 
 @dataclass(frozen=True, slots=True)
 class TableRecord:
+    connection: str
     table: str
     kind: str
     rows: int | None  # an estimate
@@ -46,18 +48,36 @@ class TableDetail:
     notes: tuple[str, ...]
 
 
+@app.callback(invoke_without_command=True)
+def _list_by_default(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        list_tables(ctx)
+
+
 @app.command("list")
 def list_tables(
     ctx: typer.Context,
-    connection: Annotated[str, typer.Argument(metavar="CONNECTION")],
+    connection: Annotated[str | None, typer.Argument(metavar="CONNECTION", help="All without.")] = None,
     pattern: Annotated[str, typer.Argument(metavar="GLOB", help="Of schema.table.")] = "*",
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """List the tables of a connection."""
+    """List the tables of a connection, or of all."""
+    from penstock.cli import errors
     from penstock.cli.views import tables as view
 
-    config = context.of(ctx).project().connection(connection)
-    view.show_list(connection, records(config, pattern), output)
+    project = context.of(ctx).project()
+    found: list[TableRecord] = []
+    failures: list[PenstockError] = []
+    for name in [connection] if connection is not None else project.connections:
+        try:
+            found += records(project.connection(name), pattern)
+        except PenstockError as error:
+            errors.show_error(error)
+            failures.append(error)
+    if found or not failures:
+        view.show_list(found, output)
+    if failures:
+        raise typer.Exit(errors.exit_code(failures))
 
 
 @app.command("show")
@@ -78,7 +98,7 @@ def records(config: ConnectionConfig, pattern: str = "*") -> list[TableRecord]:
     from fnmatch import fnmatchcase
 
     found = [
-        TableRecord(str(info.name), info.kind, info.rows, info.bytes, info.primary_key)
+        TableRecord(config.name, str(info.name), info.kind, info.rows, info.bytes, info.primary_key)
         for info in _backend(config).tables(config)
     ]
     return [record for record in found if fnmatchcase(record.table, pattern)]

@@ -107,6 +107,34 @@ def test_connections_and_tables(project: Project) -> None:
     assert "numeric(38,12)" in project.run("tables", "show", "shop", "public.customers").stdout
 
 
+def test_unknown_connection_is_a_usage_error_of_every_command(project: Project) -> None:
+    for words in (("connections", "test", "shopp"), ("tables", "list", "shopp"), ("tables", "show", "shopp", "t")):
+        done = project.run(*words)
+        assert done.returncode == 2, done.stdout
+        assert "did you mean 'shop'?" in done.stderr
+
+
+@pytest.mark.postgres
+def test_noun_alone_lists(project: Project) -> None:
+    duckdb.connect(str(project.folder / "warehouse.duckdb")).execute("create table t (id int)").close()
+    project.run("run", "same")
+    for noun, listed in (("runs", "same"), ("connections", "warehouse"), ("tables", "main.t"), ("jars", "jars")):
+        done = project.run(noun)
+        assert done.returncode == 0, done.stderr
+        assert listed in done.stdout
+    assert {one["connection"] for one in project.json("tables", "list")} == {"shop", "warehouse"}
+
+
+@pytest.mark.postgres
+def test_runs_of_no_pipeline_are_a_usage_error_with_the_nearest_name(project: Project) -> None:
+    done = project.run("runs", "list", "-p", "custmers")
+    assert done.returncode == 2
+    assert "no runs of 'custmers'" in done.stderr
+    assert "did you mean 'customers'?" in done.stderr
+    assert project.run("runs", "list", "-p", "customers").stdout == "no such runs\n"
+    assert project.run("runs", "list").stdout == "no runs yet\n"
+
+
 @pytest.mark.postgres
 def test_doctor_finds_a_good_machine_good(project: Project) -> None:
     done = project.run("doctor")
@@ -169,6 +197,7 @@ def test_one_failing_table_is_named_and_does_not_stop_the_others(project: Projec
         ("many.b", "failed"),
         ("many.c", "done"),
     ]
+    assert "many many.c" in project.run("runs", "list").stdout
     kept = [record["error"] for record in project.json("runs", "list", "--state", "failed")]
     assert all("many.b" in error["place"] for error in kept)  # type: ignore[index]
 

@@ -18,7 +18,6 @@ from penstock.errors import (
     ConnectionFailed,
     DataError,
     PenstockError,
-    _subclasses,
     from_record,
 )
 from penstock.observe import redact

@@ -70,6 +70,7 @@ def test_every_command_has_help() -> None:
         (["run", "x", "--output", "yaml"], "yaml"),
         (["plan"], "Missing argument"),
         (["runs", "list", "--pipelin", "x"], "--pipeline"),
+        (["runs", "list", "--state", "bogus"], "'running', 'done', 'failed', 'cancelled', 'interrupted'"),
     ],
 )
 def test_wrong_usage_exits_2_and_says_why(words: list[str], said: str, tmp_path: Path) -> None:

@@ -18,19 +18,22 @@ LABELS = (("why", "why"), ("kept", "kept"), ("next", "remedy"))
 NUMBERS = ("rows", "inserted", "updated", "deleted", "seconds")
 
 
-def show_list(records: Sequence[RunRecord], form: Output) -> None:
+def show_list(
+    records: Sequence[RunRecord], form: Output, many: frozenset[str] = frozenset(), empty: str = "no runs yet"
+) -> None:
+    """`many`: pipelines of several tables, whose runs are told apart by the table."""
     if form is Output.JSON:
         out.print_json([as_json(record) for record in records])
         return
     if not records:
-        out.out().print(out.cell("no runs yet", "dim"))
+        out.out().print(out.cell(empty, "dim"))
         return
     made = out.table("", "run", "pipeline", "started", "state", "path", *NUMBERS, right=NUMBERS)
     for record in records:
         made.add_row(
             # The end of a uuid7 tells runs of the same minute apart; `runs show` takes it.
             out.cell(record.run_id[-8:]),
-            out.cell(record.pipeline),
+            out.cell(f"{record.pipeline} {_table(record)}" if record.pipeline in many else record.pipeline),
             out.cell(when(record.started_at)),
             out.cell(record.state, COLOURS.get(record.state, "")),
             out.cell(record.path or "", "dim"),
@@ -83,6 +86,10 @@ def as_json(record: RunRecord) -> dict[str, Any]:
 
 def when(moment: datetime | None) -> str:
     return "" if moment is None else moment.astimezone().strftime("%Y-%m-%d %H:%M:%S")
+
+
+def _table(record: RunRecord) -> str:
+    return (record.source or "").partition(".")[2]
 
 
 def _rows(record: RunRecord) -> str:

@@ -12,16 +12,17 @@ if TYPE_CHECKING:
     from penstock.cli.tables import TableDetail, TableRecord
 
 
-def show_list(connection: str, records: Sequence[TableRecord], form: Output) -> None:
+def show_list(records: Sequence[TableRecord], form: Output) -> None:
     if form is Output.JSON:
         out.print_json(records)
         return
     if not records:
-        out.out().print(out.cell(f"{connection} has no such tables", "dim"))
+        out.out().print(out.cell("no such tables", "dim"))
         return
-    made = out.table("", "table", "kind", "rows", "size", "key", right=("rows", "size"))
+    made = out.table("", "connection", "table", "kind", "rows", "size", "key", right=("rows", "size"))
     for record in records:
         made.add_row(
+            out.cell(record.connection, "dim"),
             out.cell(record.table),
             out.cell(record.kind, "dim"),
             out.cell("" if record.rows is None else f"~{record.rows:,}"),
