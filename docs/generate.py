@@ -199,7 +199,7 @@ RECORDS: tuple[tuple[str, type], ...] = (
     ("run", Outcome),
     ("plan, run --dry-run", PipelinePlan),
     ("validate", Finding),
-    ("runs list, runs show", RunRecord),
+    ("runs list; runs show adds `events`", RunRecord),
     ("connections list", ConnectionRecord),
     ("connections test", ConnectionTest),
     ("tables list", TableRecord),

@@ -64,7 +64,8 @@ def show_run(
 
     invocation = context.of(ctx)
     with invocation.store(invocation.project()) as store:
-        view.show_one(find(store, run_id), output)
+        found = find(store, run_id)
+        view.show_one(found, store.events(found.run_id), output)
 
 
 def find(store: Store, run_id: str) -> RunRecord:

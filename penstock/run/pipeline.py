@@ -21,7 +21,7 @@ from penstock.project.model import Pipeline, Project
 from penstock.run.prepare import Prepared, prepare, source_tables
 from penstock.run.records import ColumnPlan, Finding, Phase, PipelinePlan, ProgressEvent, RunOptions
 from penstock.run.warm import prewarm
-from penstock.state import RunRecord, RunState, Store
+from penstock.state import Event, RunRecord, RunState, Store
 from penstock.state.base import Figures
 
 ATTEMPTS = 3  # of a run whose error is transient; each attempt stages anew
@@ -196,17 +196,26 @@ class _Attempt:
         self.record = self._record()
         self.figures: Figures = {}
         self.load: Load | None = None
+        self.retry: Event | None = None  # why there is an attempt after the first
 
     def after(self, error: PenstockError) -> _Attempt:
         """The next attempt, where another one may do; otherwise the error is raised."""
         if isinstance(error, BeyondArrow) and not self.as_text:
             # The values are legal, only their Arrow form cannot carry them: such columns are read
             # as text, where the target can take them so. Nothing was committed.
-            return _Attempt(self.job, self.table, self.number, frozenset(error.columns))
+            return self._again(error, self.number, frozenset(error.columns))
         if not error.retryable or self.number == ATTEMPTS:
             raise error
+        following = self._again(error, self.number + 1, self.as_text)
         time.sleep(BACKOFF_SECONDS * 2 ** (self.number - 1))
-        return _Attempt(self.job, self.table, self.number + 1, self.as_text)
+        return following
+
+    def _again(self, error: PenstockError, number: int, as_text: frozenset[str]) -> _Attempt:
+        made = _Attempt(self.job, self.table, number, as_text)
+        why = {"attempt": number, "error": type(error).__name__, "what": error.what, "after": self.run.run_id}
+        made.retry = Event(made.run.run_id, "retry", why)
+        log.warning("trying again", pipeline=self.pipeline.name, table=self.table, **why)
+        return made
 
     @property
     def committed(self) -> LoadResult | None:
@@ -222,6 +231,8 @@ class _Attempt:
             return self.record
         self.store.start_run(self.record)
         try:
+            if self.retry is not None:
+                self.store.add_event(self.retry)
             with closing(self._prepare()) as prepared:
                 self.figures |= _figures(prepared)
                 prepared.planned.require(self.pipeline.place)

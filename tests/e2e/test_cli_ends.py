@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 from pathlib import Path
+from typing import Any
 
 import duckdb
 import psycopg
@@ -82,6 +83,24 @@ def test_hang_up_does_not_end_a_run_under_nohup(project: Project) -> None:
     assert process.returncode == 0, said
     [outcome] = json.loads(shown)
     assert (outcome["state"], outcome["inserted"]) == ("done", 1000)
+
+
+@pytest.mark.postgres
+def test_retry_is_logged_and_stands_in_the_history(project: Project, shop: EmbeddedPostgres) -> None:
+    with project.held("commit.loaded", "run", "same") as process:
+        with psycopg.connect(shop.dsn, autocommit=True) as connection:
+            ours = "starts_with(application_name, 'penstock:')"
+            connection.execute(f"select pg_terminate_backend(pid) from pg_stat_activity where {ours}".encode())
+        project.go_on()
+        _, said = process.communicate(timeout=60)
+    assert process.returncode == 0, said
+    assert "warning trying again pipeline=same attempt=2 error=LinkLost" in said
+    done, failed = project.json("runs", "list")
+    assert (done["state"], failed["state"]) == ("done", "failed")
+    shown: dict[str, Any] = project.json("runs", "show", str(done["run_id"]))  # type: ignore[assignment]
+    [event] = shown["events"]
+    assert (event["name"], event["data"]["attempt"], event["data"]["after"]) == ("retry", 2, failed["run_id"])
+    assert "attempt 2, error LinkLost" in project.run("runs", "show", str(done["run_id"])).stdout
 
 
 # ---------------------------------------------------------------- a history that cannot be written

@@ -47,7 +47,7 @@ def test_list_as_json(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 def test_show_says_why_a_run_failed_and_what_to_do(store: Store, capsys: pytest.CaptureFixture[str]) -> None:
-    view.show_one(store.runs(state="failed")[0], Output.TEXT)
+    view.show_one(store.runs(state="failed")[0], [], Output.TEXT)
     text = capsys.readouterr().out
     assert "2 keys occur twice" in text
     assert "order_by" in text

@@ -11,7 +11,7 @@ from penstock.cli import output as out
 from penstock.cli.context import Output
 
 if TYPE_CHECKING:
-    from penstock.state import RunRecord
+    from penstock.state import Event, RunRecord
 
 COLOURS = {"done": "green", "failed": "red", "running": "cyan", "cancelled": "yellow", "interrupted": "yellow"}
 LABELS = (("why", "why"), ("kept", "kept"), ("next", "remedy"))
@@ -43,9 +43,9 @@ def show_list(
     out.out().print(made)
 
 
-def show_one(record: RunRecord, form: Output) -> None:
+def show_one(record: RunRecord, events: Sequence[Event], form: Output) -> None:
     if form is Output.JSON:
-        out.print_json(as_json(record))
+        out.print_json(as_json(record) | {"events": events})
         return
     from rich.table import Table
 
@@ -53,7 +53,7 @@ def show_one(record: RunRecord, form: Output) -> None:
     grid.add_column(style="dim")
     grid.add_column(overflow="fold")
     taken = record.seconds
-    facts: list[tuple[str, str, str]] = [
+    lines: list[tuple[str, str, str]] = [
         ("run", record.run_id, "bold"),
         ("pipeline", record.pipeline, ""),
         ("state", record.state, COLOURS.get(record.state, "")),
@@ -68,9 +68,12 @@ def show_one(record: RunRecord, form: Output) -> None:
         ("bytes", out.size(record.bytes), ""),
         ("on", f"{record.host}, pid {record.pid}" if record.host else "", "dim"),
     ]
-    for label, value, style in facts:
+    for label, value, style in lines:
         if value:
             grid.add_row(label, out.cell(value, style))
+    for event in events:
+        facts = ", ".join(f"{name} {value}" for name, value in event.data.items())
+        grid.add_row(event.name, out.cell(facts, "yellow"))
     for label, value in _error(record.error or {}):
         grid.add_row(label, out.cell(value, "red" if label == "error" else ""))
     out.out().print(grid)
