@@ -112,14 +112,19 @@ def _from_float(value: str, base: str, mods: tuple[int, ...]) -> str | None:
     return None
 
 
+def input_valid(value: str, type_sql: str, server: int) -> str:
+    """True where the text `value` can be read as the type; never an error."""
+    function = "pg_catalog.pg_input_is_valid" if server >= INPUT_VALID_SINCE else INPUT_VALID
+    quoted = "'" + type_sql.replace("'", "''") + "'"
+    return f"{function}({value}::text, {quoted})"
+
+
 def _from_text(value: str, want: str, server: int) -> str:
     """What a text means as the wanted type: readable, and nothing of the meaning cut off."""
     base, mods = _parts(want)
-    function = "pg_catalog.pg_input_is_valid" if server >= INPUT_VALID_SINCE else INPUT_VALID
-    quoted = "'" + want.replace("'", "''") + "'"
 
     def readable(type_sql: str) -> str:
-        return f"{function}({value}::text, '{type_sql}')"
+        return input_valid(value, type_sql, server)
 
     if base in _RANGES or base == "numeric":
         meaning = _from_exact(f"({value})::numeric", base, mods) or "true"
@@ -135,7 +140,7 @@ def _from_text(value: str, want: str, server: int) -> str:
         same = f"({value})::timestamptz = ({value})::date::timestamptz"
         fits = f"{readable('timestamptz')} and {readable('date')}"
         return f"case when {moving} then false when {fits} then {same} else false end"
-    whole = f"{function}({value}::text, {quoted})"
+    whole = readable(want)
     if _TIMES.fullmatch(want):
         plain = _TIMES.sub(r"\1 \3 time zone", want)
         cut = f"{plain_text} ~ '\\.\\d\\d\\d\\d\\d\\d\\d*[1-9]'"
