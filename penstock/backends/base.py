@@ -173,6 +173,10 @@ class Source(ABC):
         """
         raise Unsupported("this source cannot be read by a statement of the target")
 
+    def rows(self) -> int | None:
+        """About how many rows a table has, for the progress; None where that is not known."""
+        return None
+
     def close(self) -> None:
         """Let go of the moment. Called on every way out, also twice."""
 

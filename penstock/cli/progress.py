@@ -62,7 +62,8 @@ class Lines:
         self._said[key] = now
         fields: dict[str, object] = {"pipeline": event.pipeline, "table": event.table}
         if event.phase != "plan":
-            fields |= {"rows": event.rows, "of": event.total_rows, "seconds": event.seconds}
+            about = event.total_rows if event.phase == "copy" else None
+            fields |= {"rows": event.rows, "of_about": about, "seconds": event.seconds}
         self._log.info(PHASES.get(event.phase, event.phase), **fields)
 
 
@@ -98,10 +99,17 @@ class Bar:
         self._progress.update(
             task,
             completed=event.rows,
-            total=event.total_rows or (event.rows if event.phase == "done" else None),
+            total=_total(event),
             phase=PHASES.get(event.phase, event.phase),
             speed=f"{output.per_second(event.rows, event.seconds)} rows/s" if event.rows and event.seconds else "",
         )
+
+
+def _total(event: ProgressEvent) -> int | None:
+    """An estimate that was too low does not make a bar that is full too early."""
+    if event.phase == "done":
+        return event.rows
+    return None if event.total_rows is None else max(event.total_rows, event.rows + 1)
 
 
 def _progress() -> Progress:

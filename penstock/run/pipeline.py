@@ -195,6 +195,7 @@ class _Attempt:
         self.started = time.monotonic()
         self.record = self._record()
         self.figures: Figures = {}
+        self.total_rows: int | None = None
         self.load: Load | None = None
         self.retry: Event | None = None  # why there is an attempt after the first
 
@@ -236,6 +237,7 @@ class _Attempt:
             with closing(self._prepare()) as prepared:
                 self.figures |= _figures(prepared)
                 prepared.planned.require(self.pipeline.place)
+                self.total_rows = prepared.total_rows
                 result = self._load(prepared)
             # If we died here: the load is committed and the history says "running"; the next start
             # marks it interrupted, and the target's own `_penstock.loads` has the truth.
@@ -273,7 +275,8 @@ class _Attempt:
 
     def tell(self, phase: Phase, rows: int = 0, size: int = 0) -> None:
         seconds = time.monotonic() - self.started
-        self.report(ProgressEvent(phase, self.pipeline.name, self.table or "query", rows, size, None, seconds))
+        name, table = self.pipeline.name, self.table or "query"
+        self.report(ProgressEvent(phase, name, table, rows, size, self.total_rows, seconds))
 
     def _record(self) -> RunRecord:
         return RunRecord(

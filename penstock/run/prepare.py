@@ -62,6 +62,7 @@ class Prepared:
     window: Window | None
     transform: TransformPlan | None
     notes: tuple[str, ...]
+    total_rows: int | None  # about so many will be staged, where that is known
     stack: ExitStack
 
     def close(self) -> None:
@@ -247,6 +248,7 @@ def prepare(
             window,
             transform,
             source.notes(),
+            source.rows() if path == "fused" and window is None and options.limit is None else None,
             stack.pop_all(),
         )
 

@@ -70,5 +70,5 @@ class ProgressEvent:
     table: str
     rows: int = 0
     bytes: int = 0
-    total_rows: int | None = None
+    total_rows: int | None = None  # an estimate
     seconds: float = 0.0

@@ -24,15 +24,15 @@ def test_one_line_per_phase_and_one_every_ten_seconds_of_a_long_copy(capsys: pyt
         report(ProgressEvent("plan", "customers", "public.customers"))
         for second in range(1, 26):
             clock.now = float(second)
-            report(ProgressEvent("copy", "customers", "public.customers", rows=1000 * second, seconds=second))
-        report(ProgressEvent("commit", "customers", "public.customers", rows=25000, seconds=26))
-        report(ProgressEvent("done", "customers", "public.customers", rows=25000, seconds=27))
+            report(ProgressEvent("copy", "customers", "public.customers", 1000 * second, 0, 26000, second))
+        report(ProgressEvent("commit", "customers", "public.customers", 25000, 0, 26000, 26))
+        report(ProgressEvent("done", "customers", "public.customers", 25000, 0, 26000, 27))
     lines = [line.split(" ", 2)[2] for line in capsys.readouterr().err.splitlines()]
     assert lines == [
         "planning pipeline=customers table=public.customers",
-        "copying pipeline=customers table=public.customers rows=1000 seconds=1",
-        "copying pipeline=customers table=public.customers rows=11000 seconds=11",
-        "copying pipeline=customers table=public.customers rows=21000 seconds=21",
+        "copying pipeline=customers table=public.customers rows=1000 of_about=26000 seconds=1",
+        "copying pipeline=customers table=public.customers rows=11000 of_about=26000 seconds=11",
+        "copying pipeline=customers table=public.customers rows=21000 of_about=26000 seconds=21",
         "committing pipeline=customers table=public.customers rows=25000 seconds=26",
         "done pipeline=customers table=public.customers rows=25000 seconds=27",
     ]

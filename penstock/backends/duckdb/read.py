@@ -249,6 +249,16 @@ class DuckDBSource(Source):
         )
         return tuple(rows[0][0]) if rows else ()
 
+    def rows(self) -> int | None:
+        if not self._base_table or self._table is None:
+            return None
+        found = self._session.query(
+            "select estimated_size from duckdb_tables() where database_name = current_database()"
+            " and schema_name = ? and table_name = ?",
+            self._table.parts,
+        )
+        return int(found[0][0])
+
     def upper(self, cursor: Cursor) -> str:
         return upper_bound(self._session, self._relation, cursor, self._spelling(cursor.column), self._now)
 

@@ -155,3 +155,15 @@ def primary_key(query: Query, oid: int) -> tuple[str, ...]:
         (oid,),
     )
     return tuple(name for (name,) in rows)
+
+
+def estimated_rows(query: Query, oid: int) -> int | None:
+    """What the last ANALYZE or VACUUM counted in a table and all that inherit from it, if it was each of them."""
+    rows = query(
+        "with recursive family as (select %s::oid as oid union"
+        " select i.inhrelid from pg_inherits i join family f on i.inhparent = f.oid)"
+        " select case when min(c.reltuples) >= 0 then sum(c.reltuples)::int8 end"
+        " from pg_class c join family f on f.oid = c.oid where c.relkind in ('r', 'm')",
+        (oid,),
+    )
+    return rows[0][0] or None  # before 14 a table that was never looked at has 0

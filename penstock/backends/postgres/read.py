@@ -75,6 +75,9 @@ class PostgresSource(Source):
     def primary_key(self) -> tuple[str, ...]:
         return () if self._relation is None else catalog.primary_key(self._holder.catalog, self._relation.oid)
 
+    def rows(self) -> int | None:
+        return None if self._relation is None else catalog.estimated_rows(self._holder.catalog, self._relation.oid)
+
     def notes(self) -> tuple[str, ...]:
         clock, notes = self._holder.clock, []
         if clock.standby:
