@@ -20,7 +20,10 @@ MIN_LENGTH = 4
 # A field or keyword whose name holds one of these holds a secret.
 SECRET_WORDS = ("password", "secret", "token", "passphrase", "credential", "private_key")
 
-_KEYWORD = re.compile(rf"\w*(?:{'|'.join(SECRET_WORDS)})\w*\s*=\s*(?:'((?:[^'\\\\]|\\\\.)*)'|(\S+))")
+# As libpq reads it: in quotes or without, a backslash takes the next character as it is.
+_KEYWORD = re.compile(
+    rf"\w*(?:{'|'.join(SECRET_WORDS)})\w*\s*=\s*(?:'((?:[^'\\]|\\.)*)'?|((?:[^\s\\]|\\.)+))", re.DOTALL
+)
 
 _secrets: set[str] = set()
 
@@ -65,7 +68,9 @@ def _is_dsn(text: str) -> bool:
 
 def _secrets_of_dsn(text: str) -> Iterator[str]:
     if "://" not in text:
-        yield from (quoted or plain for quoted, plain in _KEYWORD.findall(text))
+        for quoted, plain in _KEYWORD.findall(text):
+            yield quoted or plain
+            yield re.sub(r"\\(.)", r"\1", quoted or plain, flags=re.DOTALL)
         return
     # By hand: a password that nobody percent-encoded may hold what urlsplit would stumble over.
     authority = re.split(r"[/?#]", text.partition("://")[2])[0] if "@" not in text else text.partition("://")[2]

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 import pytest
 from pydantic import SecretStr
 
+from penstock.backends.postgres.config import PostgresConfig
 from penstock.observe import logs, redact
 
 SECRET = "p@ss/w:rd 'q\"x\\"
@@ -42,6 +43,10 @@ def test_secret_is_masked_in_every_spelling() -> None:
         ({"dsn": "postgresql://db/shop?user=me&password=open-sesame"}, "open-sesame"),
         ({"dsn": "host=db password=open-sesame dbname=shop"}, "open-sesame"),
         ({"dsn": "host=db password = 'open sesame' dbname=shop"}, "open sesame"),
+        ({"dsn": r"host=db password='it\'s open' dbname=shop"}, "it's open"),
+        ({"dsn": r"host=db password='open\\sesame' dbname=shop"}, r"open\sesame"),
+        ({"dsn": r"host=db password=open\ sesame dbname=shop"}, "open sesame"),
+        ({"dsn": r"host=db password='never closed"}, "never closed"),
         ({"options": {"sslpassword": "open-sesame"}}, "open-sesame"),
         ({"auth": SecretStr("open-sesame")}, "open-sesame"),
     ],
@@ -49,6 +54,13 @@ def test_secret_is_masked_in_every_spelling() -> None:
 def test_secrets_of_a_connection_are_found_wherever_they_stand(fields: dict[str, object], secret: str) -> None:
     redact.register_fields(fields)
     assert redact.redact(f"before {secret} after") == "before *** after"
+
+
+def test_password_of_a_command_is_masked_from_the_moment_it_is_known() -> None:
+    config = PostgresConfig(host="db", password_command="echo open-sesame", name="shop")
+    assert "password=open-sesame" in config.conninfo().libpq()
+    assert redact.redact("before open-sesame after") == "before *** after"
+    assert config.conninfo().redact("before open-sesame after") == "before *** after"
 
 
 def test_names_and_hosts_are_no_secrets() -> None:

@@ -18,6 +18,7 @@ from pydantic import Field, SecretStr, model_validator
 
 from penstock.backends.base import ConnectionConfig
 from penstock.errors import ConfigError, ConnectionFailed
+from penstock.observe import redact
 
 # A target that others use must not be queued for: a lock we wait for also blocks all who come after.
 DEFAULT_LOCK_TIMEOUT = "30s"
@@ -139,8 +140,8 @@ class Conninfo:
         """`text` without this connection's secrets, should a driver ever repeat one."""
         for _, secret in self.secrets:
             if secret:
-                text = text.replace(secret, "***")
-        return text
+                text = text.replace(secret, redact.MASK)
+        return redact.redact(text)
 
     def _ask_password(self) -> str:
         command = shlex.split(self.password_command or "")
@@ -160,4 +161,6 @@ class Conninfo:
                 why=f"it ended with status {done.returncode}",
                 remedy="run it in a shell on this machine; workers run it too",
             )
-        return done.stdout.rstrip("\n")
+        password = done.stdout.rstrip("\n")
+        redact.register(password)
+        return password
