@@ -212,7 +212,7 @@ class TargetTable:
     notes: tuple[str, ...] = ()  # triggers, foreign keys, row security: said in the plan
     refusals: tuple[str, ...] = ()  # what makes a load impossible
     owners: frozenset[str] = frozenset()  # the pipelines recorded in `_penstock.tables`
-    loaded: frozenset[str] = frozenset()  # columns that Penstock has loaded before
+    loaded: frozenset[str] = frozenset()  # columns that this pipeline has loaded before
     rows: int | None = None  # an estimate
     triggers: tuple[str, ...] = ()  # that may leave out rows of a statement without an error
 
@@ -306,6 +306,7 @@ class TableLoad:
     mode: str = "append"
     adopt: tuple[Ddl, ...] = ()
     lock: bool = True  # the target exists: keep other writers out during the commit
+    creates: bool = False  # the target is made by this load
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,10 @@ TABLES = {
         create table if not exists _penstock.columns (
           target text not null, name text not null, type_sql text not null, native text not null,
           logical text, primary key (target, name))""",
+    "loaded": """
+        create table if not exists _penstock.loaded (
+          target text not null, pipeline text not null, name text not null,
+          primary key (target, pipeline, name))""",
 }
 
 
@@ -222,14 +226,34 @@ def record_load(session: SqlSession, plan: LoadPlan, counts: dict[int, int]) -> 
             session.marks("insert into _penstock.tables values (?, ?, ?, ?)"),
             (target, plan.run.pipeline, load.mode, watermark),
         )
-        session.execute(session.marks("delete from _penstock.columns where target = ?"), (target,))
-        rows = ", ".join("(?, ?, ?, ?, ?)" for _ in load.columns)
-        values: list[Any] = []
-        for staged in load.columns:
-            column = staged.column
-            logical = json.dumps(column.logical.to_record()) if column.logical else None
-            values += [target, column.name, staged.native.sql, column.native, logical]
-        session.execute(session.marks(f"insert into _penstock.columns values {rows}"), values)
+        _remember(session, plan.run.pipeline, load)
+
+
+def _remember(session: SqlSession, pipeline: str, load: TableLoad) -> None:
+    """What each column was at its source, and which of them this pipeline brings."""
+    target, names = str(load.table), [staged.column.name for staged in load.columns]
+    if load.creates:
+        # What is remembered of an older table of this name is not true of this one.
+        for memory in ("columns", "loaded"):
+            session.execute(session.marks(f"delete from _penstock.{memory} where target = ?"), (target,))
+    # Only these columns and this pipeline: others may fill the table too.
+    these = ", ".join("?" for _ in names)
+    session.execute(
+        session.marks(f"delete from _penstock.columns where target = ? and name in ({these})"), (target, *names)
+    )
+    session.execute(session.marks("delete from _penstock.loaded where target = ? and pipeline = ?"), (target, pipeline))
+    values: list[Any] = []
+    for staged in load.columns:
+        column = staged.column
+        logical = json.dumps(column.logical.to_record()) if column.logical else None
+        values += [target, column.name, staged.native.sql, column.native, logical]
+    rows = ", ".join("(?, ?, ?, ?, ?)" for _ in names)
+    session.execute(session.marks(f"insert into _penstock.columns values {rows}"), values)
+    rows = ", ".join("(?, ?, ?)" for _ in names)
+    session.execute(
+        session.marks(f"insert into _penstock.loaded values {rows}"),
+        [value for name in names for value in (target, pipeline, name)],
+    )
 
 
 def null_note(window: Window, count: int) -> tuple[str, ...]:
@@ -278,6 +302,19 @@ def owners_of(session: SqlSession, table: TableName) -> frozenset[str]:
     """All pipelines that have loaded into the table."""
     rows = session.query(session.marks("select pipeline from _penstock.tables where target = ?"), (str(table),))
     return frozenset(row[0] for row in rows)
+
+
+def loaded_by(session: SqlSession, pipeline: str, table: TableName) -> frozenset[str]:
+    """The columns that the pipeline's last load into the table brought."""
+    known = "select 1 from information_schema.tables where table_schema = '_penstock' and table_name = 'loaded'"
+    rows = []
+    if session.query(known):
+        rows = session.query(
+            session.marks("select name from _penstock.loaded where target = ? and pipeline = ?"), (str(table), pipeline)
+        )
+    if not rows and owners_of(session, table) == {pipeline}:
+        return frozenset(remembered(session, table))  # by a version that kept no such list
+    return frozenset(name for (name,) in rows)
 
 
 def remembered(session: SqlSession, table: TableName) -> dict[str, tuple[str, str, Logical | None]]:

@@ -145,7 +145,15 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
             ddl.append(_table_ddl(columns, metadata, statement))
         steps = _steps(statement, ddl, columns, target)
     steps += _sequence_steps(pipeline, statement, columns)
-    table_load = TableLoad(table, columns.columns, tuple(steps), pipeline.mode, adopt, lock=existing is not None)
+    table_load = TableLoad(
+        table,
+        columns.columns,
+        tuple(steps),
+        pipeline.mode,
+        adopt,
+        lock=existing is not None,
+        creates=existing is None,
+    )
     plan = LoadPlan(
         request.run,
         (table_load,),

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from penstock.errors import PlanRefused
 from tests.conformance.conftest import BACKENDS
 from tests.conformance.harness import Flow, Harness
 
@@ -73,3 +74,69 @@ def test_memory_a_remembered_type_of_any_name_is_made_again(onward: Flow, name: 
         "select format_type(atttypid, atttypmod) from pg_attribute where attrelid = 'items'::regclass and attname = 'v'"
     )
     assert found == name.removeprefix("public.").replace("user", '"user"')
+
+
+# ---------------------------------------------------------------- several pipelines, one table
+
+
+A, B = "select 1 as id, 'x' as a", "select 2 as id, 'y' as b"
+
+
+@pytest.fixture(params=BACKENDS)
+def shared(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
+    """A table that two pipelines fill, each with a column of its own."""
+    flow = Flow(harness("postgres"), harness(request.param), tmp_path)
+    flow.target.execute(f"create table {flow.target.schema}.items (id int, a text, b text)")
+    flow.run(name="first", query=A)
+    flow.run(name="second", query=B)
+    return flow
+
+
+def test_memory_a_column_that_another_pipeline_brings_is_not_gone(shared: Flow) -> None:
+    for _ in range(2):
+        shared.run(name="first", query=A)
+        shared.run(name="second", query=B)
+    assert shared.target.query("select count(a), count(b) from items") == [(3, 3)]
+
+
+def test_memory_a_column_that_the_pipeline_itself_brought_is_gone(shared: Flow) -> None:
+    with pytest.raises(PlanRefused, match="column a was loaded before and is gone"):
+        shared.run(name="first", query="select 1 as id")
+    shared.run(name="first", query="select 1 as id", on_drift="ignore")
+    shared.run(name="first", query="select 1 as id")
+
+
+def test_memory_lists_of_an_older_version_are_believed(shared: Flow) -> None:
+    shared.target.execute("drop table _penstock.loaded", "delete from _penstock.tables where pipeline = 'second'")
+    with pytest.raises(PlanRefused, match="column a was loaded before and is gone"):
+        shared.run(name="first", query="select 1 as id")
+    shared.run(name="second", query=B)
+    shared.run(name="first", query=A)
+
+
+def test_memory_a_load_forgets_nothing_of_what_others_brought(
+    harness: Callable[[str], Harness], tmp_path: Path
+) -> None:
+    """A numeric is text in DuckDB: without the memory it would be text for ever."""
+    flow = Flow(harness("postgres"), harness("duckdb"), tmp_path)
+    flow.run(name="first", query="select 1 as id, 1.50::numeric as n")
+    flow.run(name="second", query="select 2 as id")
+    back = Flow(flow.target, harness("postgres"), tmp_path)
+    back.run()
+    assert back.target.query("select id, n::text, pg_typeof(n)::text from items order by id") == [
+        (1, "1.50", "numeric"),
+        (2, None, "numeric"),
+    ]
+
+
+def test_memory_of_a_table_that_was_dropped_is_not_that_of_the_next(
+    harness: Callable[[str], Harness], tmp_path: Path
+) -> None:
+    flow = Flow(harness("postgres"), harness("duckdb"), tmp_path)
+    flow.run(query="select 1 as id, 1.50::numeric as n")
+    flow.target.execute("drop table items")
+    flow.run(query="select 1 as id")
+    flow.target.execute("alter table items add column n varchar", "update items set n = 'plain'")
+    back = Flow(flow.target, harness("postgres"), tmp_path)
+    back.run()
+    assert back.target.query("select n from items") == [("plain",)]

@@ -40,9 +40,9 @@ from penstock.backends.sql import (
     check_watermark,
     ensure_catalog,
     last_watermark,
+    loaded_by,
     owners_of,
     record_load,
-    remembered,
     result,
     run_steps,
     was_committed,
@@ -108,7 +108,7 @@ class DuckDBTarget(Target):
         if session is None:
             return None
         with session:
-            return _inspect(session, self._as_spelled(session, table))
+            return _inspect(session, self._as_spelled(session, table), self._run.pipeline)
 
     def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
         return types.native(column, existing, cast)
@@ -166,7 +166,7 @@ def _check_writable(config: DuckDBConfig) -> None:
 # ---------------------------------------------------------------- what is there
 
 
-def _inspect(session: Session, name: TableName) -> TargetTable | None:
+def _inspect(session: Session, name: TableName, pipeline: str) -> TargetTable | None:
     where = "database_name = current_database() and schema_name = ? and table_name = ?"
     found = session.query(f"select sql, estimated_size, index_count from duckdb_tables() where {where}", name.parts)
     if not found:
@@ -204,7 +204,7 @@ def _inspect(session: Session, name: TableName) -> TargetTable | None:
         next((tuple(names) for kind, names, _ in constraints if kind == "PRIMARY KEY"), ()),
         notes=tuple(notes),
         owners=owners_of(session, name) if known else frozenset(),
-        loaded=frozenset(remembered(session, name)) if known else frozenset(),
+        loaded=loaded_by(session, pipeline, name) if known else frozenset(),
         rows=rows,
     )
 

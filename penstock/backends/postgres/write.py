@@ -17,7 +17,7 @@ from penstock.backends.postgres.dialect import PostgresDialect, qualified, rende
 from penstock.backends.postgres.errors import refused
 from penstock.backends.postgres.load import PostgresLoad
 from penstock.backends.postgres.native import Held
-from penstock.backends.sql import last_watermark, owners_of, remembered
+from penstock.backends.sql import last_watermark, loaded_by, owners_of
 from penstock.errors import PlanRefused, TargetError
 from penstock.schema import Column, CreateEnum, CreateSchema, Ddl, TableName
 from penstock.schema.columns import ENUM
@@ -121,7 +121,7 @@ class PostgresTarget(Target):
             tuple(note for (note,) in notes),
             refusals,
             owners_of(self._session, table) if self._has_catalog("tables") else frozenset(),
-            frozenset(remembered(self._session, table)) if self._has_catalog("columns") else frozenset(),
+            loaded_by(self._session, self._run.pipeline, table) if self._has_catalog("columns") else frozenset(),
             estimate if estimate >= 0 else None,
             tuple(name for (name,) in self._query_named(_DROPPING, {"oid": found.oid})),
         )
