@@ -9,7 +9,12 @@ POSTGRES_SETUP = (
     "create type pair as (x int, y text)",
     "create domain positive as int check (value > 0)",
     "create domain code as varchar(8)",
+    "create domain codes as text[] check (cardinality(value) < 9)",
+    "create type nested as (p pair, m mood[], n positive, r int4range)",
 )
+
+# A domain is its base type elsewhere.
+DOMAINS = {"positive": "integer", "code": "character varying(8)", "codes": "text[]"}
 
 BIG = "1" * 60 + "." + "7" * 40
 
@@ -37,7 +42,7 @@ POSTGRES: dict[str, tuple[str, ...]] = {
     "char(5)": ("'ab'", "'abcde'", "''"),
     "citext": ("'MiXeD'",),
     "name": ("'a_name'",),
-    '"char"': ("'x'",),
+    '"char"': ("'x'", "''"),
     "bytea": ("'\\x'", "'\\x00ff10'"),
     "date": ("'infinity'", "'-infinity'", "'4713-01-01 BC'", "'0044-03-15 BC'", "'5874897-12-31'", "'1970-01-01'"),
     "time": ("'00:00'", "'24:00:00'", "'23:59:59.999999'"),
@@ -68,28 +73,62 @@ POSTGRES: dict[str, tuple[str, ...]] = {
     "pair": ("row(1, 'a,\"b')::pair", "row(null, '')::pair"),
     "positive": ("1", "2147483647"),
     "code": ("'ab'",),
+    "codes": ("'{a,NULL,\"b,c\"}'", "'{}'"),
+    "nested": ("row(row(1, 'a,\"b')::pair, '{sad,ok}'::mood[], 7, '[1,3)'::int4range)::nested",),
     "oid": ("4294967295", "0"),
     "money": ("'92233720368547758.07'", "'-0.01'"),
     "inet": ("'10.1.2.3/8'", "'::1'", "'192.168.0.1'"),
-    "cidr": ("'10.0.0.0/8'",),
+    "cidr": ("'10.0.0.0/8'", "'2001:db8::/32'"),
     "macaddr": ("'08:00:2b:01:02:03'",),
     "macaddr8": ("'08:00:2b:01:02:03:04:05'",),
     "bit(5)": ("b'10101'",),
     "bit varying": ("b''", "b'1010101010101'"),
     "int4range": ("'[1,5)'", "'empty'", "'(,)'"),
-    "numrange": ("'[1.10,2.20]'",),
+    "int8range": ("'[-9223372036854775808,9223372036854775807)'", "'empty'"),
+    "numrange": ("'[1.10,2.20]'", "'(,NaN]'"),
+    "tsrange": ("'[2024-01-01 00:00:00.000001,infinity)'", "'(-infinity,)'"),
     "tstzrange": ("'[2024-01-01 00:00+00,infinity)'",),
+    "daterange": ("'[2024-01-01,2024-02-01)'", "'[0044-03-15 BC,infinity)'"),
     "int4multirange": ("'{[1,3),[5,9)}'", "'{}'"),
-    "point": ("'(1.5,-2)'",),
+    "int8multirange": ("'{[1,3),[5,9223372036854775807)}'", "'{}'"),
+    "nummultirange": ("'{[1.10,2.20],[3,4)}'", "'{}'"),
+    "tsmultirange": ("'{[2024-01-01 00:00,2024-01-02 00:00),[2025-01-01 00:00,infinity)}'", "'{}'"),
+    "tstzmultirange": ("'{[2024-01-01 00:00+00,2024-01-02 00:00+00)}'", "'{}'"),
+    "datemultirange": ("'{[2024-01-01,2024-02-01),[2025-01-01,)}'", "'{}'"),
+    "point": ("'(1.5,-2)'", "'(NaN,-Infinity)'", "'(0.1,1e300)'"),
+    "line": ("'{1,-1,0.1}'",),
+    "lseg": ("'[(1,2),(3,4)]'",),
     "box": ("'(2,2),(1,1)'",),
+    "path": ("'[(1,2),(3,4)]'", "'((1,2),(3,4))'"),
+    "polygon": ("'((0,0),(1,1),(2,0))'",),
     "circle": ("'<(1,2),3>'",),
-    "path": ("'[(1,2),(3,4)]'",),
-    "tsvector": ("'fat cat'",),
-    "tsquery": ("'fat & cat'",),
-    "pg_lsn": ("'16/B374D848'",),
+    "tsvector": ("'fat cat'", "'a:1A fat:2B,4C'"),
+    "tsquery": ("'fat & cat'", "'!a <-> b:*A'"),
+    "pg_lsn": ("'16/B374D848'", "'FFFFFFFF/FFFFFFFF'"),
+    "pg_snapshot": ("'10:20:10,14,15'",),
+    "txid_snapshot": ("'10:20:10,14,15'",),
+    "xid": ("'4294967295'",),
     "xid8": ("'18446744073709551615'",),
+    "cid": ("'4294967295'",),
+    "tid": ("'(4294967295,65535)'",),
+    "refcursor": ("'a cursor'",),
+    "aclitem": ("'pg_monitor=r*w/pg_monitor'", "'=r/pg_monitor'"),
+    "int2vector": ("'1 -32768'",),
+    "oidvector": ("'1 4294967295'",),
+    "regclass": ("'pg_class'", "'information_schema.tables'", "'4294967295'", "'-'"),
+    "regcollation": ("'\"C\"'",),
+    "regconfig": ("'english'",),
+    "regdictionary": ("'simple'",),
+    "regnamespace": ("'information_schema'",),
+    "regoper": ("'||/'",),
+    "regoperator": ("'+(integer,integer)'",),
+    "regproc": ("'now'",),
+    "regprocedure": ("'abs(integer)'",),
+    "regrole": ("'pg_monitor'",),
+    "regtype": ("'timestamp with time zone'", "'integer[]'"),
     "hstore": ("'a=>1, b=>NULL'",),
     "jsonpath": ("'$.a[*]'",),
+    "xml": (),  # a value needs a server that is built with libxml
     "integer[]": ("'{1,NULL,3}'", "'{}'"),
     "text[]": ('\'{"a,b","",NULL,"NULL"}\'', "'{}'"),
     "numeric(10,2)[]": ("'{1.10,NULL}'",),
@@ -103,7 +142,93 @@ POSTGRES: dict[str, tuple[str, ...]] = {
     "inet[]": ("'{10.0.0.1}'",),
     "integer[][]": ("'{{1,2},{3,4}}'",),
     "jsonb[]": ("array['{\"a\": 1}'::jsonb]",),
+    "bytea[]": ("array['\\x00ff'::bytea, null, '\\x']",),
     "pair[]": ("array[row(1, 'a')::pair]",),
+    "positive[]": ("'{1,NULL}'",),
+    "int4range[]": ("'{\"[1,5)\",empty,NULL}'",),
+}
+
+# Types that the server prints but does not read: what its own catalogs are made of.
+POSTGRES_PRINTED: dict[str, tuple[str, ...]] = {
+    "pg_node_tree": ("(select ev_action from pg_rewrite order by oid limit 1)",),
+    "pg_ndistinct": (),
+    "pg_dependencies": (),
+    "pg_mcv_list": (),
+    "pg_brin_bloom_summary": (),
+    "pg_brin_minmax_multi_summary": (),
+    "gtsvector": (),
+}
+
+
+def arrays(types: dict[str, tuple[str, ...]]) -> dict[str, tuple[str, ...]]:
+    """An array of each type, with all its values and NULL."""
+    return {
+        f"{name}[]": (f"array[{', '.join([*(f'({value})::{name}' for value in values), 'null'])}]::{name}[]",)
+        for name, values in types.items()
+        if not name.endswith("[]") and name != "codes"  # there is no array of arrays
+    }
+
+
+# How DuckDB prints what it holds, where that is not how Postgres prints it.
+_FLOATS = {"NaN": "nan", "Infinity": "inf", "-Infinity": "-inf", "-0": "-0.0"}
+DUCKDB_PRINTS: dict[str, dict[str, str]] = {
+    "real": _FLOATS,
+    "double precision": _FLOATS,
+    "char(5)": {"ab": "ab   ", "": "     "},  # the cast to text is what cuts the padding in Postgres
+    "bytea": {"\\x": "", "\\x00ff10": "\\x00\\xFF\\x10"},
+    "date": {"4713-01-01 BC": "4713-01-01 (BC)", "0044-03-15 BC": "0044-03-15 (BC)"},
+    "timestamp": {"4713-01-01 00:00:00 BC": "4713-01-01 (BC) 00:00:00"},
+    "timestamptz": {"0044-03-15 12:00:00+00 BC": "0044-03-15 (BC) 12:00:00+00"},
+    "interval": {
+        "1 year 2 mons -3 days +04:05:06.789": "1 year 2 months -3 days 04:05:06.789",
+        "-1 mons +2 days -00:00:01": "-1 month 2 days -00:00:01",
+    },
+    "money": {"$92,233,720,368,547,758.07": "92233720368547758.07", "-$0.01": "-0.01"},
+    "codes": {'{a,NULL,"b,c"}': "[a, NULL, 'b,c']", "{}": "[]"},
+    "integer[]": {"{1,NULL,3}": "[1, NULL, 3]", "{}": "[]"},
+    "text[]": {'{"a,b","",NULL,"NULL"}': "['a,b', '', NULL, 'NULL']", "{}": "[]"},
+    "numeric(10,2)[]": {"{1.10,NULL}": "[1.10, NULL]"},
+    "timestamptz[]": {
+        '{"2024-01-01 00:00:00+00",NULL}': "['2024-01-01 00:00:00+00', NULL]",
+        "{infinity,-infinity}": "[infinity, -infinity]",
+    },
+    "date[]": {"{2024-01-01}": "[2024-01-01]"},
+    "uuid[]": {"{00000000-0000-0000-0000-000000000001}": "[00000000-0000-0000-0000-000000000001]"},
+    "boolean[]": {"{t,f,NULL}": "[true, false, NULL]"},
+    "double precision[]": {"{NaN,-0,0.1}": "[nan, -0.0, 0.1]"},
+    "bytea[]": {'{"\\\\x00ff",NULL,"\\\\x"}': "['\\\\x00\\\\xFF', NULL, '']"},
+}
+# What DuckDB has a type of its own for; everything else is text there.
+DUCKDB_TYPES = {
+    "boolean": "BOOLEAN",
+    "smallint": "SMALLINT",
+    "integer": "INTEGER",
+    "positive": "INTEGER",
+    "bigint": "BIGINT",
+    "oid": "BIGINT",
+    "real": "FLOAT",
+    "double precision": "DOUBLE",
+    "numeric(38,12)": "DECIMAL(38,12)",
+    "bytea": "BLOB",
+    "date": "DATE",
+    "time": "TIME",
+    "time(3)": "TIME",
+    "timestamp": "TIMESTAMP",
+    "timestamptz": "TIMESTAMP WITH TIME ZONE",
+    "interval": "INTERVAL",
+    "uuid": "UUID",
+    "json": "JSON",
+    "jsonb": "JSON",
+    "codes": "VARCHAR[]",
+    "integer[]": "INTEGER[]",
+    "text[]": "VARCHAR[]",
+    "numeric(10,2)[]": "DECIMAL(10,2)[]",
+    "timestamptz[]": "TIMESTAMP WITH TIME ZONE[]",
+    "date[]": "DATE[]",
+    "uuid[]": "UUID[]",
+    "boolean[]": "BOOLEAN[]",
+    "double precision[]": "DOUBLE[]",
+    "bytea[]": "BLOB[]",
 }
 
 # Values that Postgres keeps and that only its own kind takes: see docs/reference/refusals.md.
