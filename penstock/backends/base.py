@@ -252,9 +252,10 @@ class Tally:
 class Check:
     """A query that must return no row. Its rows are keys or figures for the message.
 
-    With `figures`, `what` and `why` are formatted with the first row (`{0}`, `{1}` …). With
-    `labelled`, the first value of a row is a column's name: `what` is formatted with it, and the
-    rows of that column become `keys`. Otherwise the rows become `keys`. Three keys at most.
+    With `figures`, `what` is formatted with the first row (`{0}`, `{1}` …). With `labelled`, the
+    first value of a row is a column's name: `what` is formatted with it, and the rows of that
+    column become `keys`. Otherwise the rows become `keys`. Three keys at most. What is formatted
+    holds no name of a user's: it may have braces.
     `key` names staged columns: a target that can make them a key of what was staged, and is not
     refused, has proved the check and may leave the query out.
     """

@@ -150,19 +150,23 @@ def _raise_findings(session: SqlSession, load: TableLoad, check: Check) -> None:
     rows = session.query(check.sql)
     if not rows:
         return
-    what, why = check.what, check.why
+    what = check.what
     keys: tuple[str, ...] = ()
     if check.figures:
-        figures = [str(value) for value in rows[0]]
-        what, why = what.format(*figures), why.format(*figures)
+        what = what.format(*rows[0])
     elif check.labelled:
         label = rows[0][0]
-        what, why = what.format(label), why.format(label)
+        what = what.format(label)
         keys = tuple(_key(row[1:]) for row in rows if row[0] == label and len(row) > 1)
     else:
         keys = tuple(_key(row) for row in rows)
     raise DataError(
-        what, why=why, keys=keys[:KEYS_SHOWN], kept="nothing was committed", remedy=check.remedy, place=str(load.table)
+        what,
+        why=check.why,
+        keys=keys[:KEYS_SHOWN],
+        kept="nothing was committed",
+        remedy=check.remedy,
+        place=str(load.table),
     )
 
 

@@ -174,7 +174,7 @@ def _date(array: pa.Array) -> pa.Array:
     numbers, valid = _numbers(array, pa.int32())
     plus, minus = numbers == DATE_INFINITY, numbers == -DATE_INFINITY
     days = numbers.astype("int64") - EPOCH_DAYS
-    low = (days < -(2**31)) & ~minus
+    low = (days <= -(2**31)) & ~minus  # the lowest number is the server's -infinity
     if low.any():
         raise Unfit("a date lies before 4713-11-24 BC, the server's first", np.flatnonzero(low))
     fixed = np.where(plus, 2**31 - 1, np.where(minus, -(2**31), days))

@@ -216,7 +216,8 @@ def _plan(column: Column, own: Held | None, want: Held | None, *, asked: bool, s
     if _nanoseconds(column.type):
         if not asked or Spelling.parse(target.sql).base != natural(column.type):
             return refusal(column, "Postgres keeps microseconds, the column has nanoseconds", own.sql)
-        return Native(target.sql, Verdict.CHECKED, note="nanoseconds are refused while staging")
+        if not Spelling.parse(target.sql).mods:  # fewer digits are checked below like those of any other column
+            return Native(target.sql, Verdict.CHECKED, note="nanoseconds are refused while staging")
     if want is None or want.sql == own.sql:
         return _same(column, own, want)
     if own.labels is not None and want.labels is not None:

@@ -1,0 +1,84 @@
+"""Values that do not fit: told with their column and key, before the load, and never by the value itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+
+from penstock.errors import DataError
+from penstock.schema.columns import DATE_INFINITY
+from tests.conformance.conftest import BACKENDS
+from tests.conformance.harness import Flow, Harness
+from tests.conformance.postgres_bench import Bench, Database
+
+pytestmark = pytest.mark.postgres
+
+
+@pytest.fixture(params=BACKENDS)
+def quick(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
+    """From Postgres into each backend."""
+    return Flow(harness("postgres"), harness(request.param), tmp_path)
+
+
+@pytest.mark.parametrize("name", ["a{b}", "{0}", "{", "50%"])
+def test_errors_name_columns_that_look_like_templates(quick: Flow, name: str) -> None:
+    quick.source.execute(f'create table items (id int primary key, "{name}" text)')
+    quick.source.execute("insert into items values (1, '1'), (2, 'x')")
+    with pytest.raises(DataError) as caught:
+        quick.run(columns={name: "integer"})
+    assert f"column {name} " in caught.value.what
+    assert caught.value.keys == ("id=2",)
+    quick.target.execute(f'create table {quick.target.schema}.items (id int, "{name}" varchar not null)')
+    quick.source.execute(f'update items set "{name}" = null where id = 2')
+    with pytest.raises(DataError) as caught:
+        quick.run(columns={name: "varchar"})
+    assert f"column {name} " in caught.value.what
+
+
+# ---------------------------------------------------------------- times into Postgres
+
+
+@pytest.mark.parametrize("digits", ["1234", "123456789"])
+@pytest.mark.parametrize(
+    ("type_", "asked", "value"),
+    [("TIMESTAMP_NS", "timestamp(3)", "2024-01-02 03:04:05"), ("TIME_NS", "time(3)", "03:04:05")],
+)
+def test_errors_nanoseconds_asked_for_as_fewer_digits_are_not_rounded(
+    harness: Callable[[str], Harness], tmp_path: Path, type_: str, asked: str, value: str, digits: str
+) -> None:
+    flow = Flow(harness("duckdb"), harness("postgres"), tmp_path)
+    rows = f"(1, '{value}.123'::{type_}), (2, '{value}'::{type_})"
+    flow.source.execute(f"create table items (id int, t {type_})", f"insert into items values {rows}")
+    flow.run(columns={"t": asked})
+    assert flow.target.query("select t::text from items order by id") == [(f"{value}.123",), (value,)]
+    flow.source.execute(f"insert into items values (3, '{value}.{digits}'::{type_})")
+    with pytest.raises(DataError) as caught:
+        flow.run(columns={"t": asked}, keys=["id"])
+    assert caught.value.keys == ("id=3",)
+    assert flow.target.query("select count(*) from items") == [(2,)]
+
+
+def test_errors_the_date_before_the_servers_first_is_not_infinite(
+    database: Callable[[], Database], bench: Callable[..., Bench]
+) -> None:
+    one, two = database(), database()
+    one.execute("create table t (id int, d date)")
+    work = bench(one, two)
+    loading, _ = work.begin()
+    sink = loading.sink(0)
+
+    def batch(days: int) -> pa.RecordBatch:
+        dates = pa.array([days], pa.int32()).view(pa.date32())
+        return pa.RecordBatch.from_arrays([pa.array([7], pa.int32()), dates], ["id", "d"])
+
+    try:
+        with pytest.raises(DataError) as caught:
+            sink.write(0, iter([batch(-(2**31) + 10_957)]))
+        assert caught.value.keys == ("id=7",)
+        loading.commit([sink.write(1, iter([batch(-DATE_INFINITY)]))])
+    finally:
+        loading.close()
+    assert two.query("select d::text from t") == [("-infinity",)]
