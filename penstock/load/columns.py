@@ -17,6 +17,7 @@ from penstock.backends.base import Capabilities, Native, StagedColumn, Target, T
 from penstock.errors import PlanRefused
 from penstock.project.model import ColumnOption, Pipeline
 from penstock.schema import AddColumn, Column, ColumnDef, Ddl, Schema, TableName, WidenColumn
+from penstock.schema.columns import ENUM, NUMERIC
 from penstock.schema.names import folded
 
 NAN_SPELLINGS = ("NaN", "nan")  # Postgres' own and ADBC's
@@ -51,6 +52,7 @@ class ColumnsPlan:
 class _Findings:
     raw: bool
     folding: bool
+    transformed: bool
     columns: list[StagedColumn] = field(default_factory=list)
     refused: list[StagedColumn] = field(default_factory=list)
     ddl: list[Ddl] = field(default_factory=list)
@@ -69,15 +71,16 @@ def plan_columns(
     as_text: frozenset[str] = frozenset(),
     metadata: Sequence[ColumnDef] = (),
     raw: bool = False,
+    transformed: bool = False,
 ) -> ColumnsPlan:
     """Every source column with its form and type.
 
     `folding` says that names that differ only in case are the same in the target. `as_text` names
     columns to carry as text. With `raw`, the database reads its own columns, so there is no staged
-    form to decode.
+    form to decode. `transformed` says that the values went through Spark.
     """
     _check_options(pipeline, schema)
-    found = _Findings(raw, folding)
+    found = _Findings(raw, folding, transformed)
     for column in schema:
         option = pipeline.columns.get(column.name, ColumnOption())
         _plan_column(pipeline, found, column, option, target, existing, table, text=column.name in as_text)
@@ -143,7 +146,7 @@ def _plan_column(
             why = "strict_schema is set" if pipeline.strict_schema else 'on_drift = "error"'
             found.refusals.append(f"column {source} of the source is not in {table} ({why})")
             return
-    native = target.native(wire, there, cast)
+    native = _native(found, target, wire, there, cast)
     if there is not None and there.collation:
         native = replace(native, collation=there.collation, direct=False)
     if found.raw and not native.valid:
@@ -167,6 +170,31 @@ def _plan_column(
     found.columns.append(staged)
 
 
+def _native(found: _Findings, target: Target, wire: Column, there: TargetColumn | None, cast: str | None) -> Native:
+    if not found.transformed:
+        return target.native(wire, there, cast)
+    # Spark's `union` gives the left column's type to the right one's values: what a timestamp(3) or a
+    # varchar(5) promises beyond its Arrow type, the values may not keep, and a plain cast would cut them.
+    bare = replace(wire, native="")
+    if cast is not None:
+        return target.native(bare, there, cast)
+    own = target.native(wire, there, None)
+    if own.verdict is Verdict.REFUSED or not _may_cut(wire):
+        return own
+    plain = target.native(bare, there, None)
+    if plain.sql == own.sql and plain.verdict is not Verdict.REFUSED:
+        return plain
+    checked = target.native(bare, there, own.sql)
+    return plain if checked.verdict is Verdict.REFUSED else checked
+
+
+def _may_cut(column: Column) -> bool:
+    """Whether the source's own type may hold less than the Arrow type: a size, fewer digits of a second."""
+    kind = column.logical.kind if column.logical is not None else ""
+    element = column.type.value_type if pa.types.is_list(column.type) else column.type
+    return kind != ENUM and ("(" in column.native or kind == NUMERIC or pa.types.is_timestamp(element))
+
+
 def _with_nan(native: Native, option: ColumnOption) -> Native:
     if option.nan != "null":
         return native
@@ -185,7 +213,7 @@ def _widen(
         return replace(native, remedy=f'on_drift = "evolve" would widen it to {native.widen_to}')
     found.ddl.append(WidenColumn(table, wire.name, native.widen_to))
     found.notes.append(f"{wire.name} is widened to {native.widen_to}")
-    return target.native(wire, TargetColumn(wire.name, native.widen_to), None)
+    return _native(found, target, wire, TargetColumn(wire.name, native.widen_to), None)
 
 
 def _kept_columns(

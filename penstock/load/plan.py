@@ -109,6 +109,7 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         as_text=request.as_text,
         metadata=metadata,
         raw=request.native,
+        transformed=request.by_attempt,
     )
     refusals = [*columns.refusals, *_table_refusals(request, existing, table)]
     refusals += check_names([*columns.names, *(c.name for c in metadata)], table, capabilities)

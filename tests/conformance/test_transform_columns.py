@@ -1,0 +1,74 @@
+"""Columns on their way through a transform: which are read, and what they are when they leave it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from penstock.errors import DataError
+from penstock.run.pipeline import stage_with_spark
+from tests.conformance.harness import Flow, Harness
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+Make = Callable[[str, str], Flow]
+
+
+@pytest.fixture
+def between(harness: Callable[[str], Harness], tmp_path: Path) -> Make:
+    def make(source: str, target: str) -> Flow:
+        return Flow(harness(source), harness(target), tmp_path, stage_with_spark)
+
+    return make
+
+
+# ---------------------------------------------------------------- the type after a union
+
+# A short type, a value of it, and one that only the long type of the same kind holds.
+SIZED: list[tuple[str, str, str, str, str]] = [
+    ("postgres", "timestamp(3)", "'2024-01-01 00:00:00.123'", "timestamp", "'2024-01-01 00:00:00.123456'"),
+    ("postgres", "timestamptz(0)", "'2024-01-01 00:00:00+00'", "timestamptz", "'2024-01-01 00:00:00.5+00'"),
+    ("postgres", "time(0)", "'12:00:00'", "time", "'12:00:00.5'"),
+    ("postgres", "varchar(3)", "'abc'", "text", "'abc '"),
+    ("postgres", "bit(3)", "'101'", "bit varying", "'10111'"),
+    ("postgres", "numeric(50,2)", "'1.25'", "numeric", "'1.255'"),
+    ("postgres", "timestamp(3)[]", "'{2024-01-01 00:00:00.123}'", "timestamp[]", "'{2024-01-01 00:00:00.123456}'"),
+    ("duckdb", "TIMESTAMP_S", "'2024-01-01 00:00:01'", "TIMESTAMP", "'2024-01-01 00:00:01.5'"),
+    ("duckdb", "TIMESTAMP_MS", "'2024-01-01 00:00:01.5'", "TIMESTAMP", "'2024-01-01 00:00:01.0005'"),
+    ("duckdb", "HUGEINT", "1", "DECIMAL(5,2)", "1.5"),
+]
+
+
+@pytest.mark.parametrize(("backend", "short", "fits", "long", "beyond"), SIZED, ids=[row[1] for row in SIZED])
+def test_union_with_a_longer_type_cuts_no_value(
+    between: Make, backend: str, short: str, fits: str, long: str, beyond: str
+) -> None:
+    """Spark keeps the left column's type for both."""
+    flow = between(backend, backend)
+    flow.source.execute(
+        f"create table items (id integer primary key, a {short}, b {long})",
+        f"insert into items values (1, {fits}, {fits})",
+    )
+    right = "cast(b as string)" if short in ("HUGEINT", "numeric(50,2)") else "b"
+    options: dict[str, Any] = {
+        "transform": f"select id, a from source union all select id + 10, {right} from source",
+        "mode": "merge",
+        "keys": ["id"],
+    }
+    flow.run(**options)
+    described = (
+        "select data_type, character_maximum_length, datetime_precision, numeric_scale from information_schema.columns"
+    )
+    of_a = f"{described} where table_name = 'items' and column_name = 'a'"
+    assert flow.target.query(of_a) == flow.source.query(of_a)
+    [before] = flow.target.query("select count(*), count(distinct cast(a as varchar)) from items")
+    assert before == (2, 1)
+    flow.source.execute(f"update items set b = {beyond}")
+    for _ in range(2):
+        with pytest.raises(DataError, match="column a has a value that its target type cannot hold") as caught:
+            flow.run(**options)
+        assert caught.value.keys == ("id=11",)
+    assert flow.target.query("select count(*), count(distinct cast(a as varchar)) from items") == [before]
