@@ -18,6 +18,13 @@ from penstock.observe.redact import redact
 
 ENV = "PENSTOCK_LOG"
 DEFAULT_LEVEL = "info"  # a run without a terminal tells how far it has got
+LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warn": logging.WARNING,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
 ROOT = "penstock"
 QUIET = ("py4j", "pyspark", "urllib3", "sqlglot", "sqlalchemy")
 
@@ -66,7 +73,8 @@ class Log:
 def setup(level: str | None = None) -> None:
     """Send Penstock's logs to stderr and quiet the libraries. Safe twice."""
     logger = logging.getLogger(ROOT)
-    logger.setLevel(_level(level or os.environ.get(ENV, DEFAULT_LEVEL)))
+    wanted = (level or os.environ.get(ENV) or DEFAULT_LEVEL).lower()
+    logger.setLevel(LEVELS.get(wanted, LEVELS[DEFAULT_LEVEL]))
     logger.propagate = False
     for handler in list(logger.handlers):
         logger.removeHandler(handler)
@@ -75,6 +83,8 @@ def setup(level: str | None = None) -> None:
     logger.addHandler(stderr)
     for name in QUIET:
         logging.getLogger(name).setLevel(logging.ERROR)
+    if wanted not in LEVELS:
+        Log("logs").warning("unknown log level", given=wanted, known=", ".join(LEVELS), taken=DEFAULT_LEVEL)
 
 
 def write_traceback(folder: Path, text: str) -> Path:
@@ -85,11 +95,6 @@ def write_traceback(folder: Path, text: str) -> Path:
     with os.fdopen(descriptor, "w", encoding="utf-8") as file:
         file.write(redact(text))
     return path
-
-
-def _level(name: str) -> int:
-    known = {"debug": logging.DEBUG, "warning": logging.WARNING, "error": logging.ERROR}
-    return known.get(name.lower(), logging.INFO)
 
 
 def _shown(value: object) -> str:

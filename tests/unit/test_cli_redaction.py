@@ -98,3 +98,17 @@ def test_spark_and_py4j_speak_only_of_errors() -> None:
     logs.setup()
     assert logging.getLogger("py4j").level == logging.ERROR
     assert logging.getLogger("pyspark").level == logging.ERROR
+
+
+@pytest.mark.parametrize(("name", "level"), [("warn", logging.WARNING), ("ERROR", logging.ERROR), ("", logging.INFO)])
+def test_log_level_comes_from_the_environment(name: str, level: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(logs.ENV, name)
+    logs.setup()
+    assert logging.getLogger(logs.ROOT).level == level
+
+
+def test_unknown_log_level_is_told(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
+    monkeypatch.setenv(logs.ENV, "verbose")
+    logs.setup()
+    assert "warning unknown log level given=verbose" in capsys.readouterr().err
+    assert logging.getLogger(logs.ROOT).level == logging.INFO
