@@ -9,8 +9,10 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any, ClassVar, TypeVar, overload
+
+from penstock.errors import ConfigError
 
 C = TypeVar("C", bound="type[ConnectionClass]")
 
@@ -87,6 +89,17 @@ def pipeline(
     """Make a function that returns a query (or, with `table` or `tables`, nothing) a pipeline."""
 
     def decorate(function: Callable[[], str | None]) -> PipelineFunction:
+        if not isinstance(function, FunctionType):
+            raise ConfigError(
+                "@ps.pipeline is for a function that returns the query",
+                why=f"it stands over {getattr(function, '__name__', function)!r}, which is no function",
+                remedy="def customers(): return 'select …'",
+            )
+        if isinstance(target, ConnectionHandle) or hasattr(target, "__penstock_connection__"):
+            raise ConfigError(
+                "the target of a pipeline is a table, and this one is a connection",
+                remedy=f'name the table too: target="{_name_of(target)}.schema.table"',
+            )
         given = {"source": _name_of(source), "target": target, "mode": mode, **options}
         made = PipelineFunction(function, name or function.__name__, given)
         _replace(registered.pipelines, made)

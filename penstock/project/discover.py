@@ -89,6 +89,7 @@ def _import_error(root: Path, name: str, error: BaseException, place: str) -> Co
             f"there is no module {name!r}", why=f"looked in {root} and the installed packages", place=place
         )
     if isinstance(error, ConfigError):
+        error.place = error.place or failure_place(root, error, place)
         return error
     why = error.msg if isinstance(error, SyntaxError) else "".join(traceback.format_exception_only(error)).strip()
     return ConfigError(f"module {name!r} cannot be imported", why=why, place=failure_place(root, error, place))

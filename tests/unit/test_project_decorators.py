@@ -207,3 +207,29 @@ def test_a_decorated_function_is_still_one(write: Write) -> None:
     module = sys.modules["pipelines"]
     assert "select id" in module.customers()
     assert repr(module.customers) == "<pipeline 'customers'>"
+
+
+@pytest.mark.parametrize(
+    ("module", "what", "remedy"),
+    [
+        (
+            "import penstock as ps\n\n"
+            '@ps.pipeline(source="a", target="b.c", mode="append")\nclass Customers:\n    pass\n',
+            "@ps.pipeline is for a function",
+            "def customers()",
+        ),
+        (
+            'import penstock as ps\nshop = ps.connect("shop", type="duckdb", path="x")\n'
+            '@ps.pipeline(source=shop, target=shop, mode="append")\ndef customers():\n    return "select 1"\n',
+            "is a connection",
+            'target="shop.schema.table"',
+        ),
+    ],
+)
+def test_decorator_in_the_wrong_place_says_what_belongs_there(
+    write: Write, module: str, what: str, remedy: str
+) -> None:
+    [found] = _findings(write(module))
+    assert what in found.what
+    assert remedy in found.remedy
+    assert found.place == "pipelines.py:3"
