@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -36,7 +37,9 @@ class Invocation:
         """The project; its connections are built, and their secrets masked, when first asked for."""
         from penstock import project
 
-        loaded = project.load(self.path)
+        # What the project's modules print must not end up among the records.
+        with redirect_stdout(sys.stderr):
+            loaded = project.load(self.path)
         global _root
         _root = loaded.root  # the error renderer logs there from now on
         return loaded

@@ -1,7 +1,7 @@
 """`penstock doctor`: is everything here that Penstock needs, and what to do where it is not.
 
-Looks, and writes one file of its own to each folder it must be able to write to, at once removed.
-Starts Spark only when asked to.
+Looks, and leaves nothing behind: a file that tries whether a folder can be written to is at once
+removed, and a state store that is not there yet is not made. Starts Spark only when asked to.
 """
 
 from __future__ import annotations
@@ -65,7 +65,9 @@ def examine(invocation: Invocation, *, spark: bool = False) -> Iterator[Checked]
     yield about
     if project is not None:
         yield _writable("project folder", project.root)
-        yield _writable("state folder", project.root / ".penstock")
+        yield _writable("work folder", project.root / ".penstock")
+        if project.state.url is None:
+            yield _writable("state folder", Path(project.state_location).parent)
         yield _guarded("state", lambda: _state(invocation, project))
     if spark:
         yield _guarded("spark job", lambda: _spark_job(project))
@@ -146,35 +148,39 @@ def _jars() -> Checked:
 
 
 def _writable(name: str, folder: Path) -> Checked:
+    there = next(path for path in (folder, *folder.parents) if path.exists())
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        with tempfile.NamedTemporaryFile(dir=folder, prefix=".penstock-doctor-"):
-            return Checked(name, "ok", f"{folder} can be written to")
+        with tempfile.NamedTemporaryFile(dir=there, prefix=".penstock-doctor-"):
+            return Checked(name, "ok", f"{folder} can be {'written to' if there == folder else 'made'}")
     except OSError as error:
         why = (error.strerror or str(error)).lower()
-        return Checked(name, "failed", f"{folder}: {why}", "give this user write access, or move it elsewhere")
+        return Checked(name, "failed", f"{there}: {why}", "give this user write access, or move it elsewhere")
 
 
 def _project(invocation: Invocation) -> tuple[Project | None, Checked]:
+    project = None
     try:
         project = invocation.project()
+        project.check()
     except ConfigErrors as errors:
         texts = "; ".join(str(finding) for finding in errors.findings)
-        return None, Checked("project", "failed", texts, "penstock validate shows each with its remedy")
+        return project, Checked("project", "failed", texts, "penstock validate shows each with its remedy")
     except PenstockError as error:
         from penstock.project.load import find_file
 
         # Whoever has just installed it has none yet; a project that was named must be there.
-        missing = invocation.path is None and find_file(None) is None
-        return None, Checked("project", "warning" if missing else "failed", str(error), error.remedy)
+        missing = project is None and invocation.path is None and find_file(None) is None
+        return project, Checked("project", "warning" if missing else "failed", str(error), error.remedy)
     found = f"{len(project.connections)} connections, {len(project.pipelines)} pipelines in {project.root}"
     return project, Checked("project", "ok", found)
 
 
 def _state(invocation: Invocation, project: Project) -> Checked:
+    if isinstance(project.state_location, Path) and not project.state_location.exists():
+        return Checked("state", "ok", "no run yet")
     with invocation.store(project) as store:
         runs = store.runs(limit=1)
-    return Checked("state", "ok", f"last run {runs[0].state}: {runs[0].pipeline}" if runs else "empty: no run yet")
+    return Checked("state", "ok", f"last run {runs[0].state}: {runs[0].pipeline}" if runs else "no run yet")
 
 
 def _spark_job(project: Project | None) -> Checked:

@@ -24,7 +24,7 @@ def validate(
 
     project = context.of(ctx).project()
     chosen = selection.select(project.pipelines, names or [], [], everything=not names)
-    findings = runner.validate(project, [pipeline.name for pipeline in chosen])
+    findings = runner.validate(project, [pipeline.name for pipeline in chosen] if names else None)
     view.show(findings, len(chosen), output)
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)

@@ -78,7 +78,7 @@ def _name_table(error: PenstockError, pipeline: Pipeline, table: str | None) -> 
 
 
 def validate(project: Project, names: Iterable[str] | None = None) -> list[Finding]:
-    """Every pipeline against both ends; all findings at once."""
+    """Every pipeline against both ends, and without names every connection too; all findings at once."""
     findings: list[Finding] = []
     for name in names if names is not None else project.pipelines:
         pipeline = project.pipelines[name]
@@ -87,6 +87,10 @@ def validate(project: Project, names: Iterable[str] | None = None) -> list[Findi
                 findings += _refused(name, one) if isinstance(one, PenstockError) else _findings(pipeline, one)
         except PenstockError as error:
             findings += _refused(name, error)
+    if names is None:
+        used = {name for one in project.pipelines.values() for name in (one.source, one.target_connection)}
+        for name in sorted(project.connections.keys() - used):
+            findings += [found for error in project.connections.problems(name) for found in _refused("", error)]
     return findings
 
 

@@ -142,6 +142,35 @@ def test_doctor_finds_a_good_machine_good(project: Project) -> None:
     checks = {str(check["check"]): check["status"] for check in project.json("doctor")}
     for name in ("java", "spark", "backend postgres", "backend duckdb", "project", "project folder", "state"):
         assert checks[name] == "ok"
+    assert [path.name for path in project.folder.iterdir()] == ["penstock.toml"]
+
+
+def test_doctor_looks_at_every_connection_and_at_the_folder_of_the_state_store(project: Project) -> None:
+    (project.folder / "blocked").touch()
+    project.write(
+        PROJECT
+        + '[connections.unused]\ntype = "duckdb"\npath = "x.duckdb"\nmemroy_limit = "1GB"\n'
+        + '[state]\npath = "blocked/state.db"\n'
+    )
+    checks = {str(check["check"]): check for check in project.json("doctor")}
+    assert "'memroy_limit'" in str(checks["project"]["found"])
+    assert (checks["project"]["status"], checks["state folder"]["status"]) == ("failed", "failed")
+    assert project.run("doctor").returncode == 1
+
+
+@pytest.mark.postgres
+def test_validate_looks_at_connections_that_no_pipeline_uses(project: Project) -> None:
+    project.write(PROJECT + '[connections.unused]\ntype = "duckdb"\npath = "x.duckdb"\nmemroy_limit = "1GB"\n')
+    [found] = [one for one in project.json("validate") if one["severity"] == "error"]
+    assert (found["pipeline"], found["remedy"]) == ("", "did you mean 'memory_limit'?")
+    assert project.run("validate", "same").returncode == 0
+
+
+def test_what_a_module_prints_stays_out_of_the_records(project: Project) -> None:
+    (project.folder / "talkative.py").write_text("print('hello')\n")
+    project.write('[project]\nmodules = ["talkative"]\n' + PROJECT)
+    assert [record["name"] for record in project.json("connections", "list")] == ["shop", "warehouse"]
+    assert "hello" in project.run("connections", "list").stderr
 
 
 # ---------------------------------------------------------------- what fails, and how it says so
