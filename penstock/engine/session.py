@@ -24,8 +24,9 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine import archive, gateway, status
 from penstock.engine.java import find_java
-from penstock.errors import ConfigError, PenstockError, PlanRefused, SparkError
+from penstock.errors import PenstockError, PlanRefused, SparkError
 from penstock.observe.process import start_of
+from penstock.sparkconf import EXACT, check_conf
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -36,16 +37,6 @@ MAX_SOCKET_FOLDER = 60  # bytes: a Unix socket's path ends at 108
 STOP_SECONDS = 5.0
 WARMING_SECONDS = 20.0
 
-# Without these, rows would be lost or doubled when Spark runs something again, or values changed.
-EXACT = {
-    # A stage that is run again may split its rows differently, while parts that have a receipt
-    # stay as they were. The run is tried again as a whole instead.
-    "spark.stage.maxConsecutiveAttempts": "1",
-    "spark.speculation": "false",
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    "spark.sql.timestampType": "TIMESTAMP_NTZ",
-}
 # Of a session that others have started. The rest of `EXACT` each transform sets for itself.
 FIXED_AT_START = {"spark.stage.maxConsecutiveAttempts": "4", "spark.speculation": "false"}  # with Spark's defaults
 
@@ -215,18 +206,6 @@ def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, st
     if shuffle:
         made["spark.sql.shuffle.partitions"] = str(shuffle)
     return made | dict(config.conf) | EXACT
-
-
-def check_conf(conf: Mapping[str, str]) -> None:
-    """Refuse settings of the user that would lose, double or change rows."""
-    wrong = [name for name, wanted in EXACT.items() if conf.get(name, wanted).lower() != wanted.lower()]
-    if wrong:
-        raise ConfigError(
-            f"[spark.conf] cannot set {', '.join(wrong)}",
-            why="; ".join(f"a load is exact only with {name} = {EXACT[name]}" for name in wrong),
-            kept="nothing was touched",
-            remedy=f"remove {', '.join(wrong)} from [spark.conf]",
-        )
 
 
 def check_started(spark: SparkSession) -> None:

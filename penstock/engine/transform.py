@@ -20,11 +20,12 @@ from penstock.engine import status
 from penstock.engine.convert import back
 from penstock.engine.datasource import source_class
 from penstock.engine.job import Job
-from penstock.engine.session import EXACT, check_started
+from penstock.engine.session import check_started
 from penstock.engine.sparktypes import from_spark
 from penstock.engine.task import RESULT, Names, carry_out
 from penstock.errors import PenstockError, PlanRefused, TransformError
 from penstock.schema import Column, Schema
+from penstock.sparkconf import EXACT
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

@@ -21,6 +21,7 @@ from penstock.project.decorators import PipelineFunction, Registered
 from penstock.project.findings import raise_all, unknown_key
 from penstock.project.model import Pipeline, Project, ProjectSection, SparkConfig, StateConfig
 from penstock.project.toml import Document, KeyPath
+from penstock.sparkconf import check_conf
 
 if TYPE_CHECKING:
     from penstock.backends.base import ConnectionConfig
@@ -80,6 +81,10 @@ def _assemble(root: Path, document: Document, environment: Mapping[str, str], *,
     findings += errors
     spark, errors = _section(SparkConfig, "spark", document, environment)
     findings += errors
+    try:
+        check_conf(spark.conf, document.place(("spark", "conf")))
+    except ConfigError as error:
+        findings.append(error)
     state, errors = _section(StateConfig, "state", document, environment)
     findings += errors
     redact.register_fields({"url": state.url})

@@ -148,6 +148,7 @@ def test_an_unknown_key_gets_the_nearest_name_and_its_line(write: Write) -> None
         ('[connections.a]\ntype = "postgress"\n', "has the unknown type 'postgress'", "did you mean 'postgres'?"),
         ('[spark]\nmaster = "local"\nremote = "sc://x"\n', "[spark] contradicts itself", ""),
         ('[spark]\ndriver_memory = "lots"\n', "driver_memory of [spark] is wrong", ""),
+        ("[spark.conf]\nspark.speculation = true\n", "[spark.conf] cannot set spark.speculation", "remove"),
         ('[state]\nurl = "memory:"\npath = "x"\n', "[state] contradicts itself", ""),
     ],
 )
