@@ -19,6 +19,10 @@ def json_schema() -> dict[str, Any]:
         pipeline["properties"].pop(name, None)
     pipeline["required"] = [name for name in pipeline["required"] if name not in INTERNAL_FIELDS]
     pipeline["properties"]["mode"]["enum"] += sorted(MODE_ALIASES)
+    pipeline["properties"]["lag"]["anyOf"].append({"type": "integer", "minimum": 0})
+    spark = _hoisted(SparkConfig.model_json_schema(), definitions)
+    # A table, where the dots of a setting's name are not quoted.
+    spark["properties"]["conf"]["additionalProperties"] = {"type": ["string", "number", "boolean", "object"]}
     # The short forms that validators accept besides the tables.
     for name in ("ColumnOption", "TargetName"):
         definitions[name] = {"anyOf": [{"type": "string"}, definitions[name]]}
@@ -32,7 +36,7 @@ def json_schema() -> dict[str, Any]:
             "project": _hoisted(ProjectSection.model_json_schema(), definitions),
             "connections": {"type": "object", "additionalProperties": _connection(definitions)},
             "pipelines": {"type": "object", "additionalProperties": {"$ref": "#/$defs/Pipeline"}},
-            "spark": _hoisted(SparkConfig.model_json_schema(), definitions),
+            "spark": spark,
             "state": _hoisted(StateConfig.model_json_schema(), definitions),
         },
         "$defs": definitions,

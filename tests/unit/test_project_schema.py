@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import json
+import tomllib
 
 from penstock.project import json_schema
-from penstock.project.model import PIPELINE_KEYS
+from penstock.project.model import PIPELINE_KEYS, Pipeline, SparkConfig
 
 
 def test_the_schema_holds_every_key_and_no_internal_one() -> None:
@@ -24,6 +25,27 @@ def test_the_schema_knows_the_options_of_every_backend() -> None:
     assert by_type["duckdb"]["required"] == ["path", "type"]
     assert "dsn" in by_type["postgres"]["properties"]
     assert not any("name" in one["properties"] for one in alternatives)
+
+
+def test_the_schema_takes_the_forms_that_the_loader_takes() -> None:
+    """In TOML a lag may be a number, and so may a Spark setting, or a table where its dots are not quoted."""
+    text = """
+        lag = 1000
+        [conf]
+        "spark.sql.shuffle.partitions" = 4
+        "spark.memory.fraction" = 0.5
+        "spark.ui.enabled" = true
+        spark.cores.max = "2"
+    """
+    given = tomllib.loads(text)
+    pipeline = Pipeline(name="p", source="a", target="b.c", mode="append", incremental="id", lag=given["lag"])
+    assert pipeline.lag == "1000"
+    assert len(SparkConfig(conf=given["conf"]).conf) == len(given["conf"])
+    schema = json_schema()
+    assert "integer" in {one["type"] for one in schema["$defs"]["Pipeline"]["properties"]["lag"]["anyOf"]}
+    taken = set(schema["properties"]["spark"]["properties"]["conf"]["additionalProperties"]["type"])
+    words = {int: "number", float: "number", bool: "boolean", str: "string", dict: "object"}
+    assert {words[type(value)] for value in given["conf"].values()} <= taken
 
 
 def test_every_reference_is_defined() -> None:
