@@ -95,6 +95,38 @@ def test_relative_links_lead_somewhere(page: Path) -> None:
     assert broken == []
 
 
+def test_every_page_is_linked_from_the_readme() -> None:
+    seen: set[Path] = set()
+    waiting = [ROOT / "README.md"]
+    while waiting:
+        page = waiting.pop()
+        seen.add(page)
+        links = [(page.parent / link.partition("#")[0]).resolve() for link in LINK.findall(page.read_text())]
+        waiting += [link for link in links if link.suffix == ".md" and link.is_file() and link not in seen]
+    assert [str(page.relative_to(ROOT)) for page in DOCS.rglob("*.md") if page not in seen] == []
+
+
+def test_every_test_that_the_rules_name_is_there() -> None:
+    named = set(re.findall(r"`(test_\w+)`", (DOCS / "explanation" / "rules.md").read_text()))
+    there = {
+        name
+        for path in (ROOT / "tests").rglob("test_*.py")
+        for name in re.findall(r"^ *def (test_\w+)\(", path.read_text(), re.MULTILINE)
+    }
+    assert len(named) > 50
+    assert sorted(named - there) == []
+
+
+def test_every_variable_is_explained() -> None:
+    used = {
+        name
+        for path in (ROOT / "penstock").rglob("*.py")
+        for name in re.findall(r'"(PENSTOCK_[A-Z_]*[A-Z])"', path.read_text())
+    }
+    hidden = {"PENSTOCK_FAILPOINTS", "PENSTOCK_PRELOAD"}  # of the fault suite, and from the driver to its workers
+    assert used - hidden <= first_cells(DOCS / "reference" / "cli.md")
+
+
 @pytest.mark.parametrize("text", blocks("toml"))
 def test_toml_examples_are_valid_projects(text: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in re.findall(r"(?<!\$)\$\{(\w+)", text):
