@@ -6,7 +6,7 @@ import json
 import pickle
 import uuid
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import duckdb
@@ -37,7 +37,6 @@ class Files:
 
     folder: Path
     lock_timeout: float = 10
-    made: list[str] = field(default_factory=list)
 
     def config(self, name: str, **options: object) -> DuckDBConfig:
         path = str(self.folder / f"{name}.duckdb")

@@ -1,4 +1,4 @@
-"""Rules of batch.md, sections 3 and 4: the commit; same value, same row. No JVM but where Spark is the point."""
+"""Rules of docs/explanation/rules.md, 3 and 4: the commit; same value, same row. No JVM unless Spark is the point."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Rules of batch.md, sections 5 and 6: modes, windows, drift, types in staging. No JVM."""
+"""Rules of docs/explanation/rules.md, sections 5 and 6: modes, windows, drift, types in staging. No JVM."""
 
 from __future__ import annotations
 

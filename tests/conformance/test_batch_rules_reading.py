@@ -1,4 +1,4 @@
-"""Rules of batch.md, sections 1 and 2: splitting a source, and tasks. No JVM."""
+"""Rules of docs/explanation/rules.md, sections 1 and 2: splitting a source, and tasks. No JVM."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Transaction control is found wherever it hides, and only there (batch.md §3)."""
+"""Transaction control is found wherever it hides, and only there (docs/explanation/rules.md, 3)."""
 
 from __future__ import annotations
 
