@@ -26,9 +26,14 @@ if TYPE_CHECKING:
         TransformError,
         Unsupported,
     )
-    from penstock.project.decorators import DuckDB, Postgres, connect, connection, pipeline
+    from penstock.project.decorators import ConnectionClass, connect, connection, pipeline
     from penstock.project.load import load as load_project
     from penstock.project.model import Project
+
+    class DuckDB(ConnectionClass): ...
+
+    class Postgres(ConnectionClass): ...
+
 
 __version__: str
 
@@ -43,11 +48,9 @@ _HOMES = {
     "ConnectionFailed": _ERRORS,
     "DataError": _ERRORS,
     "DriverMissing": _ERRORS,
-    "DuckDB": _DECORATORS,
     "LinkLost": _ERRORS,
     "PenstockError": _ERRORS,
     "PlanRefused": _ERRORS,
-    "Postgres": _DECORATORS,
     "Project": "penstock.project.model",
     "SourceError": _ERRORS,
     "SparkError": _ERRORS,
@@ -98,6 +101,8 @@ def __getattr__(name: str) -> Any:
         value = import_module("penstock.project.load").load
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
+    elif not name.startswith("_") and (made := import_module(_DECORATORS).class_of(name)) is not None:
+        value = made  # of every backend that is installed
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     globals()[name] = value

@@ -72,6 +72,7 @@ class ConnectionConfig(BaseModel):
     type: str
     name: str = ""  # the connection's name in the project
     path_base: ClassVar[str] = ""  # name of the field that holds a path relative to the project, if any
+    schemes: ClassVar[tuple[str, ...]] = ()  # of DSNs, besides the backend's own name
 
 
 @dataclass(frozen=True, slots=True)

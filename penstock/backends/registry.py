@@ -23,6 +23,23 @@ def names() -> list[str]:
     return sorted(_points())
 
 
+def of_scheme(scheme: str) -> str | None:
+    """The backend that DSNs of this scheme belong to."""
+    if scheme in _points():
+        return scheme
+    missing: DriverMissing | None = None
+    # The likeliest first: the others' drivers need not be loaded.
+    for name in sorted(_points(), key=lambda name: not scheme.startswith(name)):
+        try:
+            if scheme in backend(name).config.schemes:
+                return name
+        except DriverMissing as error:
+            missing = missing or error
+    if missing is not None:
+        raise missing
+    return None
+
+
 @cache
 def backend(name: str) -> Backend:
     """The backend called `name`. Importing its driver happens here and nowhere earlier."""
@@ -35,7 +52,16 @@ def backend(name: str) -> Backend:
         raise DriverMissing(
             f"the driver of backend {name!r} is not installed",
             why=f"no module named {error.name!r}",
-            remedy=f"pip install 'penstock[{name}]'",
+            remedy=_install(point),
         ) from error
     made: Backend = loaded()
     return made
+
+
+def _install(point: EntryPoint) -> str:
+    """What installs a backend's driver: an extra of its name, where its package has one."""
+    package = point.dist.metadata if point.dist is not None else None
+    if package is None:
+        return "install it"
+    extras = package.get_all("Provides-Extra") or []
+    return f"pip install '{package['Name']}{f'[{point.name}]' if point.name in extras else ''}'"

@@ -112,7 +112,9 @@ def _driver(name: str) -> Checked:
     from penstock.backends import registry
 
     capabilities = registry.backend(name).capabilities
-    packages = ", ".join(f"{package} {found}" for package in _packages(name) if (found := _version(package)))
+    packages = ", ".join(
+        f"{package} {found}" for package in _packages(capabilities.extra) if (found := _version(package))
+    )
     return Checked(f"backend {name}", "ok", f"{capabilities.title}: {packages}" if packages else capabilities.title)
 
 

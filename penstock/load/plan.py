@@ -182,8 +182,6 @@ def _require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
         raise Unsupported(what, kept="nothing was touched", remedy=remedy, place=pipeline.place)
 
     title = capabilities.title
-    if not capabilities.writes:
-        refuse(f"{title} cannot be a target", "choose another target")
     if pipeline.mode not in capabilities.modes:
         refuse(f"{title} does not take mode {pipeline.mode}", f"it takes {', '.join(sorted(capabilities.modes))}")
     if pipeline.deletes != "none" and pipeline.deletes not in capabilities.deletes:

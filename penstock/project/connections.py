@@ -28,8 +28,6 @@ if TYPE_CHECKING:
 
 PREFIX = "PENSTOCK_"
 DSN_PREFIX = "PENSTOCK_DSN_"
-# Schemes that are not called like their backend.
-SCHEMES = {"postgresql": "postgres"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,12 +354,11 @@ def _value(text: str, model: type[ConnectionConfig], option: str) -> Any:
 
 
 def _backend_of(uri: str, variable: str) -> str:
-    scheme = uri.partition(":")[0].lower()
-    backend = SCHEMES.get(scheme, scheme)
-    if ":" not in uri or backend not in registry.names():
+    backend = registry.of_scheme(uri.partition(":")[0].lower()) if ":" in uri else None
+    if backend is None:
         raise ConfigError(
             f"{variable} does not start with the scheme of a backend",
-            remedy=f"like postgresql://…; known: {', '.join([*SCHEMES, *registry.names()])}",
+            remedy=f"a DSN starts with {', '.join(f'{name}:' for name in registry.names())}",
         )
     return backend
 

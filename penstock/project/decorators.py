@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from types import FrameType, FunctionType
 from typing import Any, ClassVar, TypeVar, overload
 
+from penstock.backends import registry
 from penstock.errors import ConfigError
 
 C = TypeVar("C", bound="type[ConnectionClass]")
@@ -64,12 +65,11 @@ class ConnectionClass:
     type: ClassVar[str] = ""
 
 
-class Postgres(ConnectionClass):
-    type = "postgres"
-
-
-class DuckDB(ConnectionClass):
-    type = "duckdb"
+def class_of(name: str) -> type[ConnectionClass] | None:
+    """The class for connections of a backend, whatever the case of its name; None if there is none."""
+    if name.lower() not in registry.names():
+        return None
+    return type(name, (ConnectionClass,), {"type": name.lower(), "__module__": "penstock"})
 
 
 @dataclass(slots=True)

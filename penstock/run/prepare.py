@@ -113,8 +113,16 @@ def ends(project: Project, pipeline: Pipeline) -> Ends:
     target = project.connection(pipeline.target_connection)
     found = Ends(source, target, backend(source.type), backend(target.type))
     if not found.source_backend.capabilities.reads:
-        raise Unsupported(f"{source.type} cannot be a source", place=pipeline.place)
+        raise _unable(pipeline, f"{source.type} cannot be a source", "choose another source")
+    if not found.target_backend.capabilities.writes:
+        raise _unable(pipeline, f"{target.type} cannot be a target", "choose another target")
+    if pipeline.incremental is not None and not found.source_backend.capabilities.incremental:
+        raise _unable(pipeline, f"{source.type} cannot be read incrementally", "leave incremental out")
     return found
+
+
+def _unable(pipeline: Pipeline, what: str, remedy: str) -> Unsupported:
+    return Unsupported(what, kept="nothing was touched", remedy=remedy, place=pipeline.place)
 
 
 def source_tables(project: Project, pipeline: Pipeline) -> list[str | None]:

@@ -33,6 +33,8 @@ SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret")
 class PostgresConfig(ConnectionConfig):
     """`[connections.NAME] type = "postgres"`: a `dsn`, or `host`, `user` … as libpq names them."""
 
+    schemes: ClassVar[tuple[str, ...]] = ("postgresql",)
+
     type: Literal["postgres"] = "postgres"
     dsn: SecretStr | None = Field(None, description="A URI or libpq keywords; other options override its parts.")
     host: str | None = Field(None, description="A name, an address or a socket's folder, as libpq takes it.")
