@@ -307,7 +307,7 @@ class TableLoad:
     steps: tuple[Step, ...]
     mode: str = "append"
     adopt: tuple[Ddl, ...] = ()
-    lock: bool = True  # the target exists: keep other writers out during the commit
+    lock: bool = True  # keep other writers out of the target during the commit
     creates: bool = False  # the target is made by this load
 
 

@@ -152,7 +152,8 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         tuple(steps),
         pipeline.mode,
         adopt,
-        lock=existing is not None,
+        # What only adds rows leaves others to their work, and needs no right but to add.
+        lock=existing is not None and (pipeline.mode != "append" or request.full_refresh),
         creates=existing is None,
     )
     plan = LoadPlan(

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from pathlib import Path
 
 import psycopg
 import pytest
 
 from penstock.backends.base import Source
-from penstock.errors import SourceError, SourceMoved
+from penstock.errors import PenstockError, SourceError, SourceMoved
+from penstock.run.records import RunOptions
+from tests.conformance.harness import Flow, Harness, PostgresHarness
 from tests.conformance.postgres_bench import Database, read_all
 
 pytestmark = pytest.mark.postgres
@@ -122,3 +125,32 @@ def test_roles_a_grant_on_columns_is_guarded_all_the_same(
     db.execute(*change.replace("ROLE", role).split("; "))
     with pytest.raises(SourceMoved):
         list(piece.read())
+
+
+# ---------------------------------------------------------------- writing
+
+
+def test_roles_the_right_to_insert_is_enough_for_an_append(
+    harness: Callable[[str], Harness], tmp_path: Path, db: Database, role: str
+) -> None:
+    db.execute("create table items (id int)", f"grant insert, select on items to {role}")
+    [(name,)] = db.query("select current_database()")
+    db.execute(f"grant create on database {name} to {role}")
+    flow = Flow(harness("postgres"), PostgresHarness(as_role(db, role).dsn), tmp_path)
+    flow.run(query="select 1 as id")
+    assert db.query("select id from items") == [(1,)]
+    with pytest.raises(PenstockError, match="denies"):
+        flow.run(query="select 1 as id", mode="merge", keys=["id"])
+
+
+@pytest.mark.parametrize(("full_refresh", "locked"), [(False, False), (True, True)])
+def test_roles_an_append_leaves_others_to_write(
+    harness: Callable[[str], Harness], tmp_path: Path, full_refresh: bool, locked: bool
+) -> None:
+    flow = Flow(harness("postgres"), harness("postgres"), tmp_path)
+    flow.target.execute("create table items (id int)", "create table seen (mode text)")
+    look = "insert into seen select mode from pg_locks where relation = 'items'::regclass and pid = pg_backend_pid()"
+    flow.run(RunOptions(full_refresh=full_refresh), query="select 1 as id", transforms_post=[look])
+    modes = {mode for (mode,) in flow.target.query("select mode from seen")}
+    assert "RowExclusiveLock" in modes
+    assert ("ShareRowExclusiveLock" in modes) is locked
