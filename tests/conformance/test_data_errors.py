@@ -8,7 +8,8 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
-from penstock.errors import DataError
+from penstock.errors import DataError, PenstockError
+from penstock.run import pipeline as runs
 from penstock.schema.columns import DATE_INFINITY
 from tests.conformance.conftest import BACKENDS
 from tests.conformance.harness import Flow, Harness
@@ -82,3 +83,56 @@ def test_errors_the_date_before_the_servers_first_is_not_infinite(
     finally:
         loading.close()
     assert two.query("select d::text from t") == [("-infinity",)]
+
+
+# ---------------------------------------------------------------- other people's words
+
+RAISES = """
+create function tell(v text) returns text language plpgsql as $$
+begin raise exception 'no %', v using errcode = 'CODE', detail = v, hint = v; end $$
+"""
+CODES = ["AB001", "P0001", "22012", "42501", "42P01", "40001", "53100", "57014", "25006", "XX000"]
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_errors_of_a_function_of_the_target_are_not_repeated(
+    harness: Callable[[str], Harness], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    """Its author chooses the code, and the words may quote any cell."""
+    monkeypatch.setattr(runs, "ATTEMPTS", 1)
+    flow = Flow(harness("postgres"), harness("postgres"), tmp_path)
+    flow.target.execute(
+        RAISES.replace("CODE", code),
+        "create table items (id int, v text)",
+        "create function f() returns trigger language plpgsql as $$ begin perform tell(new.v); return new; end $$",
+        "create trigger watch before insert on items for each row execute function f()",
+    )
+    with pytest.raises(PenstockError) as caught:
+        flow.run(query="select 1 as id, 'secret-cell' as v")
+    assert "secret-cell" not in str(caught.value.to_record())
+    [record] = flow.store.runs()
+    assert "secret-cell" not in str(record)
+
+
+@pytest.mark.parametrize("code", CODES)
+def test_errors_of_a_function_of_the_source_are_not_repeated(
+    harness: Callable[[str], Harness], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, code: str
+) -> None:
+    monkeypatch.setattr(runs, "ATTEMPTS", 1)
+    flow = Flow(harness("postgres"), harness("duckdb"), tmp_path)
+    flow.source.execute(
+        RAISES.replace("CODE", code),
+        "create table items (id int, v text)",
+        "insert into items values (1, 'secret-cell')",
+    )
+    with pytest.raises(PenstockError) as caught:
+        flow.run(query="select id, tell(v) as v from items")
+    assert "secret-cell" not in str(caught.value.to_record())
+
+
+def test_errors_of_the_server_itself_are_told(harness: Callable[[str], Harness], tmp_path: Path) -> None:
+    flow = Flow(harness("postgres"), harness("postgres"), tmp_path)
+    flow.target.execute("create procedure ends() language plpgsql as $$ begin commit; end $$")
+    for sql, why in (("call ends()", "invalid transaction termination"), ("select nothing()", "does not exist")):
+        with pytest.raises(PenstockError, match=why):
+            flow.run(query="select 1 as id", transforms_post=[sql])

@@ -5,16 +5,19 @@ Each test's name tells the rule that it guards.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from psycopg.conninfo import conninfo_to_dict, make_conninfo
 
 from penstock.backends.base import Source, StagedColumn
+from penstock.backends.postgres import PostgresConfig, load
 from penstock.backends.postgres.write import PostgresTarget
-from penstock.errors import LinkLost, StagingLost
+from penstock.errors import LinkLost, StagingLost, TargetError
 from penstock.observe.failpoints import ENV, FailpointError
 from penstock.schema import TableName
 from penstock.testing.postgres import EmbeddedPostgres
@@ -62,6 +65,78 @@ def test_commit_a_lost_answer_is_looked_for_in_the_target(
     if rows:
         assert two.query("select count(*) from t") == [(10,)]
     assert two.leftovers() == []
+
+
+class Interrupting:
+    """A session's link on which Ctrl-C comes as soon as the answer to COMMIT is there."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._connection, name)
+
+    def execute(self, sql: Any, *rest: Any) -> Any:
+        answer = self._connection.execute(sql, *rest)
+        if sql == "commit":
+            sys._getframe(1).f_trace = self._interrupt  # before the caller's next line
+            sys.settrace(lambda *_: None)
+        return answer
+
+    def _interrupt(self, *_: Any) -> Any:
+        sys.settrace(None)
+        raise KeyboardInterrupt
+
+
+def test_commit_an_interrupt_with_the_answer_is_no_rollback(
+    database: Callable[[], Database], bench: Callable[..., Bench]
+) -> None:
+    one, two = database(), database()
+    numbered(one, 10)
+    work = bench(one, two)
+    loading, columns = work.begin()
+    receipts = work.stage(loading, columns)
+    session = loading._session  # type: ignore[attr-defined]
+    session.connection = Interrupting(session.connection)
+    with pytest.raises(KeyboardInterrupt):
+        loading.commit(receipts)
+    assert loading.result is not None
+    assert loading.result.inserted == 10
+    loading.close()
+
+
+def test_commit_a_lost_answer_that_nobody_may_ask_for_is_unknown(
+    tmp_path: Path,
+    database: Callable[[], Database],
+    opened: Callable[..., Source],
+    postgres_server: EmbeddedPostgres,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The server refuses us when we come back: another run of this append could load everything twice."""
+    one, two = database(), database()
+    numbered(one, 10)
+    password = tmp_path / "password"
+    password.write_text(postgres_server.password)
+
+    def at(point: str) -> None:
+        if point == "commit.loaded":
+            password.write_text("no longer this one")
+
+    monkeypatch.setattr(load, "failpoint", at)
+    with Proxy(postgres_server.port, Cut(b"commit\0", b"_penstock.loads", "after")) as proxy:
+        keywords = conninfo_to_dict(two.dsn) | {"port": proxy.port}
+        del keywords["password"]
+        run = new_run()
+        config = PostgresConfig(name="db", dsn=make_conninfo(**keywords), password_command=f"cat {password}")
+        target = PostgresTarget(config, run)
+        work = Bench(opened(one, table="public.t"), target, TableName("public", "t"), run)
+        with pytest.raises(TargetError, match="cannot be asked") as caught:
+            work.load()
+        target.close()
+    assert not caught.value.retryable
+    assert caught.value.kept.startswith("unknown")
+    assert run.run_id in caught.value.remedy
+    assert two.query("select count(*) from t") == [(10,)]
 
 
 def test_commit_counts_staging_against_the_receipts_after_a_crash(

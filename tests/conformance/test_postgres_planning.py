@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.backends.base import Source
 from penstock.backends.postgres import PostgresConfig
+from penstock.backends.postgres.errors import connecting
 from penstock.backends.postgres.write import PostgresTarget
 from penstock.errors import ConnectionFailed, LinkLost, PenstockError, PlanRefused, SourceError
 from penstock.schema import TableName
@@ -64,7 +66,7 @@ def test_identifiers_are_quoted_everywhere(database: Callable[[], Database], ben
         ({"password": "wrong-password"}, ConnectionFailed),
         ({"dbname": "nowhere"}, ConnectionFailed),
         ({"user": "nobody_here"}, ConnectionFailed),
-        ({"host": "no.such.host.invalid"}, ConnectionFailed),
+        ({"host": "no.such.host.invalid"}, PenstockError),  # as the name server answers, or not at all
     ],
 )
 def test_a_connection_that_cannot_be_opened_says_why_without_the_password(
@@ -77,6 +79,19 @@ def test_a_connection_that_cannot_be_opened_says_why_without_the_password(
     assert caught.value.remedy
     assert postgres_server.password not in told
     assert "wrong-password" not in told
+
+
+@pytest.mark.parametrize(
+    ("words", "error"),
+    [
+        ('could not translate host name "db" to address: Temporary failure in name resolution', LinkLost),
+        ("failed to resolve host 'db': [Errno -3] Temporary failure in name resolution", LinkLost),
+        ('could not translate host name "db" to address: Name or service not known', ConnectionFailed),
+    ],
+)
+def test_a_name_server_that_does_not_answer_is_asked_again(words: str, error: type[PenstockError]) -> None:
+    conninfo = PostgresConfig(name="shop", host="db").conninfo()
+    assert type(connecting(psycopg.OperationalError(words), conninfo)) is error
 
 
 # ---------------------------------------------------------------- targets

@@ -1,7 +1,7 @@
 """Driver errors become Penstock's own here: SQLSTATE decides the kind, texts lose their secrets.
 
 Messages of data errors may repeat a cell's value (`invalid input syntax for type integer: "x"`),
-so only their class is told, never their text.
+so only their class is told, never their text; nor are the words of a function's author.
 """
 
 from __future__ import annotations
@@ -19,7 +19,6 @@ DRIVER_ERRORS = (psycopg.Error, adbc_driver_manager.Error)
 
 # 08 link, 40 serialization and deadlock, 53 out of connections or disk, 57P0x shutdown, 55P03 lock
 TRANSIENT = ("08", "40", "53300", "57P01", "57P02", "57P03", "57P05", "55P03", "25P03", "25P04")
-CANCELLED = "57014"
 DATA = ("21", "22", "23")
 
 DATA_CLASSES = {
@@ -37,6 +36,13 @@ DATA_CLASSES = {
     "23514": "a row violates a check constraint",
     "23P01": "a row violates an exclusion constraint",
 }
+
+# The server's own classes of SQLSTATE; any other comes from a function that raises it.
+_OWN_CLASSES = re.compile("0[0-389ABFLPZ]|10|2[0-8BDF]|3[489BDF]|4[024]|5[34578]|72|F0|HV|P0|XX")
+_SPOKEN_STATES = ("P0001", "P0004", "38")
+_SPEAKING_FUNCTIONS = ("exec_stmt_raise", "exec_stmt_assert")
+_SPEAKING_FILES = ("plpy", "plperl", "pltcl")
+_UNSPOKEN = "its text is in the server's log"
 
 _COPY_PLACE = re.compile(r"COPY \S+, line (\d+)(?:, column ([^:\n]+?))?(?::|$|\n)", re.MULTILINE)
 
@@ -84,6 +90,12 @@ def connecting(error: BaseException, conninfo: Conninfo) -> PenstockError:
         ("role .* does not exist", ConnectionFailed, "there is no such user", "check `user`"),
         ("too many (clients|connections)", LinkLost, "the server has no free connection", "lower max_connections"),
         ("remaining connection slots", LinkLost, "the server has no free connection", "lower max_connections"),
+        (
+            "[Tt]emporary failure in name resolution",
+            LinkLost,
+            "the name server does not answer",
+            "try again",
+        ),
         (
             "could not translate host name|failed to resolve host",
             ConnectionFailed,
@@ -158,8 +170,8 @@ def refused(
             place=place,
             remedy="read with a plain SELECT",
         )
-    if state == "P0001":  # its author's words, which may quote values
-        return side("a trigger or function raised an error", why="its text is in the server's log", place=place)
+    if _is_spoken(error):
+        return side("a trigger or function raised an error", why=_UNSPOKEN, place=place)
     why = _primary(error, conninfo)
     if statement is not None:
         position = _position(error)
@@ -186,13 +198,30 @@ def _position(error: BaseException) -> int | None:
 
 
 def _primary(error: BaseException, conninfo: Conninfo) -> str:
+    if _is_spoken(error):
+        return _UNSPOKEN
     diag = getattr(error, "diag", None)
-    message = getattr(diag, "message_primary", None)
-    if not message:
-        details = dict(getattr(error, "details", None) or [])
-        raw = details.get(b"PG_DIAG_MESSAGE_PRIMARY") or details.get("PG_DIAG_MESSAGE_PRIMARY")
-        message = raw.decode(errors="replace") if isinstance(raw, bytes) else raw
+    message = getattr(diag, "message_primary", None) or _detail(error, "PG_DIAG_MESSAGE_PRIMARY")
     return conninfo.redact(_one_line(message or str(error)))
+
+
+def _is_spoken(error: BaseException) -> bool:
+    """The words are those of a function's author, who may quote any value under any SQLSTATE."""
+    state = sqlstate(error)
+    if state and (not _OWN_CLASSES.match(state) or state.startswith(_SPOKEN_STATES)):
+        return True
+    diag = getattr(error, "diag", None)
+    if diag is not None:
+        return diag.source_function in _SPEAKING_FUNCTIONS or (diag.source_file or "").startswith(_SPEAKING_FILES)
+    # ADBC does not tell who speaks, only that it happened inside of something.
+    return any(line and not line.startswith("COPY ") for line in _detail(error, "PG_DIAG_CONTEXT").splitlines())
+
+
+def _detail(error: BaseException, name: str) -> str:
+    """A field that ADBC keeps of the server's message."""
+    details: dict[str | bytes, str | bytes] = dict(getattr(error, "details", None) or [])
+    raw = details.get(name.encode()) or details.get(name) or ""
+    return raw.decode(errors="replace") if isinstance(raw, bytes) else raw
 
 
 def _one_line(text: str) -> str:
@@ -200,7 +229,6 @@ def _one_line(text: str) -> str:
 
 
 __all__ = [
-    "CANCELLED",
     "DRIVER_ERRORS",
     "Place",
     "Statement",

@@ -6,7 +6,6 @@ assumed: the run's row in `_penstock.loads` is looked for once the old session i
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import replace
 
@@ -27,9 +26,10 @@ from penstock.backends.postgres.sink import PART, PostgresSink
 from penstock.backends.sql import Counts, check_staged, check_watermark, record_load, result, run_steps, was_committed
 from penstock.errors import LinkLost, PenstockError, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
+from penstock.observe.logs import Log
 from penstock.schema import CreateTable
 
-log = logging.getLogger(__name__)
+log = Log("postgres")
 
 # Room for the joins of one load: the server's own default of 4 MB sends them to its disk.
 WORK_MEM = "64MB"
@@ -267,23 +267,23 @@ class PostgresLoad(Load):
     def _send_commit(self, done: LoadResult) -> None:
         try:
             self._session.connection.execute("commit")
+            self.result = done
         except psycopg.Error as error:
             if not self._session.connection.closed and error.sqlstate is not None and not _is_away(error):
                 # The server answered, and the answer is no: a deferred constraint, for one.
                 self._roll_back()
                 raise refused(error, self._conninfo, side=TargetError) from error
-            self._look_for_answer(error)
+            self._look_for_answer(done, error)
         except BaseException as stop:
             # An interrupt while the answer was on its way: the load may be there all the same.
-            try:
-                self._look_for_answer(stop)
-            except LinkLost:
-                raise stop from None
-            self.result = done
+            if self.result is None:
+                try:
+                    self._look_for_answer(done, stop)
+                except LinkLost:
+                    raise stop from None
             raise
-        self.result = done
 
-    def _look_for_answer(self, error: BaseException) -> None:
+    def _look_for_answer(self, done: LoadResult, error: BaseException) -> None:
         """COMMIT was sent, its answer is lost. Only the target knows."""
         old = self._session.connection.info.backend_pid if not self._session.connection.closed else self._backend
         self._session.connection.close()
@@ -298,16 +298,19 @@ class PostgresLoad(Load):
                 with attempt:
                     self._session = self._connect()
                     self._retake(old)
-                    committed = was_committed(self._session, run.run_id)
-        except LinkLost as lost:
+                    if was_committed(self._session, run.run_id):
+                        self.result = done
+        except BaseException as lost:  # a second Ctrl-C too
+            if self.result is not None:
+                raise
             # Not a transient error: another attempt could load everything twice.
             raise TargetError(
                 "the answer to COMMIT was lost, and the target cannot be asked",
-                why=lost.why,
+                why=f"{lost}" if isinstance(lost, PenstockError) else type(lost).__name__,
                 kept=f"unknown: run {run.run_id} is committed if it has a row in _penstock.loads",
                 remedy=f"when the target is back: select * from _penstock.loads where run = '{run.run_id}'",
             ) from error
-        if not committed:
+        if self.result is None:
             raise LinkLost(
                 "the link broke during COMMIT", why="the target has no row of this run", kept="nothing was committed",
                 remedy="run it again",
@@ -361,7 +364,7 @@ class PostgresLoad(Load):
             leases.remove(self._session, self._plan.run.run_id)
         except PenstockError as error:
             # What is left has a lease without a live holder: the next run sweeps it.
-            log.warning("staging of run %s is left for the next run: %s", self._plan.run.run_id, error.what)
+            log.warning("staging is left for the next run", run=self._plan.run.run_id, why=error.what)
 
     def close(self) -> None:
         self._closed = True
@@ -372,7 +375,7 @@ class PostgresLoad(Load):
         try:
             leases.remove(self._session, self._plan.run.run_id)
         except PenstockError as error:
-            log.warning("staging of run %s is left for the next run: %s", self._plan.run.run_id, error.what)
+            log.warning("staging is left for the next run", run=self._plan.run.run_id, why=error.what)
 
 
 def wires(load: TableLoad) -> tuple[Wire, ...]:
