@@ -27,8 +27,10 @@ from penstock.backends.registry import backend
 from penstock.errors import ConfigError, PlanRefused, Unsupported
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
 from penstock.project.model import Pipeline, Project
+from penstock.run.patterns import match_tables
 from penstock.run.records import ColumnPlan, PipelinePlan, RunOptions
 from penstock.schema import Column, Schema, TableName
+from penstock.schema.names import folded
 
 if TYPE_CHECKING:
     from penstock.engine.transform import TransformPlan
@@ -131,51 +133,33 @@ def source_tables(project: Project, pipeline: Pipeline) -> list[str | None]:
         return [pipeline.table]
     found = ends(project, pipeline)
     known = found.source_backend.tables(found.source)
-    matched = match_tables(pipeline.tables, [info.name for info in known])
-    if not matched:
+    matched, idle = match_tables(pipeline.tables, known)
+    if idle or not matched:
         raise PlanRefused(
-            f"no table matches {', '.join(pipeline.tables)}",
+            f"no table matches {', '.join(idle or pipeline.tables)}",
             why=f"connection {pipeline.source} has {len(known)} tables",
             remedy=f"penstock tables list {pipeline.source}",
             place=pipeline.place,
         )
-    _check_targets(pipeline, matched)
+    _check_targets(pipeline, matched, folding=found.target_backend.capabilities.case_insensitive)
     return [str(name) for name in matched]
 
 
-def _check_targets(pipeline: Pipeline, tables: list[TableName]) -> None:
+def _check_targets(pipeline: Pipeline, tables: list[TableName], *, folding: bool) -> None:
     """Two source tables must not take turns in one target."""
-    seen: dict[str, TableName] = {}
+    seen: dict[tuple[str, ...], TableName] = {}
     for name in tables:
-        target = str(pipeline.target_table(name)).lower()
-        if target in seen:
+        target = pipeline.target_table(name)
+        parts = tuple(folded(part) if folding else part for part in target.parts)
+        if parts in seen:
             raise PlanRefused(
-                f"{seen[target]} and {name} would both be loaded into {target}",
-                why="the target does not tell their schemas apart",
+                f"{seen[parts]} and {name} would both be loaded into {target}",
+                why="the target does not tell them apart",
                 kept="nothing was touched",
                 remedy='put the schema into the target: target = "warehouse.{schema}.{table}"',
                 place=pipeline.place,
             )
-        seen[target] = name
-
-
-def match_tables(patterns: tuple[str, ...], names: list[TableName]) -> list[TableName]:
-    """Names that a pattern matches and no `!` pattern excludes; patterns are of `schema.table`."""
-    from fnmatch import fnmatchcase
-
-    def hits(pattern: str, name: TableName) -> bool:
-        schema, dot, table = pattern.partition(".")
-        if not dot:
-            return fnmatchcase(name.table, pattern)
-        return fnmatchcase(name.schema or "", schema) and fnmatchcase(name.table, table)
-
-    wanted = [pattern for pattern in patterns if not pattern.startswith("!")]
-    unwanted = [pattern[1:] for pattern in patterns if pattern.startswith("!")]
-    return [
-        name
-        for name in names
-        if any(hits(pattern, name) for pattern in wanted) and not any(hits(pattern, name) for pattern in unwanted)
-    ]
+        seen[parts] = name
 
 
 def prepare(

@@ -44,11 +44,17 @@ def _is_plain(part: str) -> bool:
 
 def split_name(text: str) -> list[str]:
     """The parts of a dotted name; a part in double quotes may hold anything, `""` being a quote."""
-    parts: list[str] = []
+    return [part for part, _ in split_parts(text)]
+
+
+def split_parts(text: str) -> list[tuple[str, bool]]:
+    """The same, and whether each part stood in quotes."""
+    parts: list[tuple[str, bool]] = []
     rest = text
     while True:
         rest = rest.strip()
-        if rest.startswith('"'):
+        quoted = rest.startswith('"')
+        if quoted:
             part, rest = _quoted(text, rest)
         else:
             part, dot, tail = rest.partition(".")
@@ -56,7 +62,7 @@ def split_name(text: str) -> list[str]:
             part = part.strip()
         if not part:
             raise ConfigError(f"{text!r} is not a name", why="a part of it is empty")
-        parts.append(part)
+        parts.append((part, quoted))
         rest = rest.strip()
         if not rest:
             return parts
