@@ -3,19 +3,40 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
+import pyarrow as pa
 import pytest
 
-from penstock.backends.base import Receipt
+from penstock.backends.base import Partition, Receipt, Split
+from penstock.engine import session, status
 from penstock.run import pipeline as runs
 from tests.conformance.harness import Flow, Harness
+from tests.e2e.spark_parts import MEETING_SECONDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 ROWS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Meeting(Partition):
+    """A partition that is not read before two workers are at work."""
+
+    partition: Partition
+    folder: Path
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        (self.folder / str(os.getpid())).touch()
+        deadline = time.monotonic() + MEETING_SECONDS
+        while len(list(self.folder.iterdir())) < 2:
+            assert time.monotonic() < deadline, "no second worker came"
+            time.sleep(0.01)
+        yield from self.partition.read()
 
 
 @pytest.fixture
@@ -28,12 +49,17 @@ def large(harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
     return Flow(source, harness("duckdb"), tmp_path)
 
 
-def test_a_million_rows_run_in_several_tasks_and_workers_and_never_reach_the_driver(large: Flow) -> None:
-    from pyspark.sql import SparkSession
-
+def test_a_million_rows_run_in_several_tasks_and_workers_and_never_reach_the_driver(
+    large: Flow, tmp_path: Path
+) -> None:
     receipts: list[Receipt] = []
+    folder = tmp_path / "meeting"
+    folder.mkdir()
 
-    def stage(project, prepared, sink, on_progress):  # type: ignore[no-untyped-def]
+    def stage(project, prepared, sink, on_progress):  # type: ignore[no-untyped-def]  # as `Stage` says
+        if len(prepared.split.partitions) > 1:
+            met = tuple(Meeting(partition, folder) for partition in prepared.split.partitions)
+            prepared.split = Split(met, prepared.split.reason)
         receipts.extend(runs.stage_with_spark(project, prepared, sink, on_progress))
         return receipts
 
@@ -44,6 +70,9 @@ def test_a_million_rows_run_in_several_tasks_and_workers_and_never_reach_the_dri
 
     run("warm", "1000")
     receipts.clear()
+    spark = session.spark(large.project(large.pipeline()).spark, large.root)
+    tracker = status.context(spark).statusTracker()  # type: ignore[union-attr]  # the suite's Spark is a classic one
+    earlier = set(tracker.getJobIdsForGroup(None))
     driver = psutil.Process(os.getpid())
     before = driver.memory_full_info().uss
     run("all_rows", str(ROWS))
@@ -51,16 +80,14 @@ def test_a_million_rows_run_in_several_tasks_and_workers_and_never_reach_the_dri
 
     assert large.target.query("select count(*), count(distinct id) from all_rows") == [(ROWS, ROWS)]
     assert sum(receipt.rows for receipt in receipts) == ROWS
-    assert len({receipt.part for receipt in receipts}) >= 2
+    assert len({receipt.part for receipt in receipts}) == len(receipts) >= 2
     workers = {receipt.pid for receipt in receipts}
     assert len(workers) >= 2
     assert os.getpid() not in workers
     # A million rows are about 60 MB of Arrow.
     assert grown < 40 * 1024 * 1024
 
-    spark = SparkSession.getActiveSession()
-    assert spark is not None
-    tracker = spark.sparkContext.statusTracker()
-    jobs = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(None)]
-    stages = [tracker.getStageInfo(stage) for job in jobs if job is not None for stage in job.stageIds]
-    assert any(stage is not None and stage.numCompletedTasks >= 2 for stage in stages)
+    [job] = [tracker.getJobInfo(job) for job in tracker.getJobIdsForGroup(None) if job not in earlier]
+    [stage_id] = job.stageIds
+    done = tracker.getStageInfo(stage_id)
+    assert (done.numTasks, done.numCompletedTasks, done.numFailedTasks) == (len(receipts), len(receipts), 0)
