@@ -92,6 +92,15 @@ class RunContext:
         return f"penstock:{self.run_id}"
 
 
+@dataclass(frozen=True, slots=True)
+class Sessions:
+    """How many sessions a run may have on a server. Each task has one at each end while it runs."""
+
+    server: str  # the same for two connections that lead to the same server
+    most: int
+    driver: int  # that the driver itself holds
+
+
 # ---------------------------------------------------------------- sources
 
 
@@ -176,6 +185,10 @@ class Source(ABC):
 
     def rows(self) -> int | None:
         """About how many rows a table has, for the progress; None where that is not known."""
+        return None
+
+    def sessions(self) -> Sessions | None:
+        """Of a server that counts them; None where any number of tasks may read."""
         return None
 
     def close(self) -> None:
@@ -455,6 +468,10 @@ class Target(ABC):
     @abstractmethod
     def has_schema(self, schema: str) -> bool: ...
 
+    def sessions(self) -> Sessions | None:
+        """Of a server that counts them; None where any number of tasks may write."""
+        return None
+
     def close(self) -> None:
         """Let go of planning connections."""
 
@@ -542,6 +559,7 @@ __all__ = [
     "ReadRequest",
     "Receipt",
     "RunContext",
+    "Sessions",
     "Sink",
     "Source",
     "Split",

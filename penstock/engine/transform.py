@@ -43,6 +43,7 @@ class TransformPlan:
     schema: Schema
     frame: DataFrame
     spark: SparkSession
+    tasks: int | None = None  # at most, that write at once
 
     def write(self, sink: Sink, columns: Names, run: RunContext, on_progress: Progress | None = None) -> list[Receipt]:
         """Run it into the sink. One receipt per partition of the result that had a row."""
@@ -57,7 +58,8 @@ class TransformPlan:
         # `mapInArrow` looks columns up by a parsed name, which a dot or a backtick breaks: it sees c0, c1 …
         safe = {name: f"c{place}" for place, name in enumerate(self.schema.names)}
         task = TransformTask(sink, tuple((safe[name], wire) for name, wire in columns), run)
-        frame = self.frame.toDF(*safe.values()).coalesce(status.cores(self.spark))
+        cores = status.cores(self.spark)
+        frame = self.frame.toDF(*safe.values()).coalesce(min(cores, self.tasks or cores))
         frame = frame.mapInArrow(task, "receipt string")
         return Job(self.spark, frame, run, on_progress, explain).receipts()
 
@@ -99,9 +101,17 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
 
 
 def transform(
-    spark: SparkSession, partitions: Sequence[Partition], schema: Schema, what: str | Function, run: RunContext
+    spark: SparkSession,
+    partitions: Sequence[Partition],
+    schema: Schema,
+    what: str | Function,
+    run: RunContext,
+    tasks: int | None = None,
 ) -> TransformPlan:
-    """Plan `what`, Spark SQL or a DataFrame function, over the partitions. Moves no row."""
+    """Plan `what`, Spark SQL or a DataFrame function, over the partitions. Moves no row.
+
+    At most `tasks` tasks will write at once.
+    """
     check_started(spark)
     apart = status.session_apart(spark)
     for name, value in _settings(schema, run).items():
@@ -111,7 +121,7 @@ def transform(
     frame = apart.read.format(format_name).load()
     frame.createOrReplaceTempView(VIEW)
     made = _by_sql(apart, what) if isinstance(what, str) else _by_function(what, frame)
-    return TransformPlan(from_spark(made.schema), made, apart)
+    return TransformPlan(from_spark(made.schema), made, apart, tasks)
 
 
 def _settings(schema: Schema, run: RunContext) -> dict[str, str]:

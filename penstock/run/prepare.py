@@ -195,12 +195,12 @@ def prepare(
         afresh = options.full_refresh or existing is None
         window = _window(pipeline, source, None if afresh else stored)
         transform = None
-        want = pipeline.parallel or project.spark.parallel or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
+        want, bound = _tasks(project, pipeline, source, target)
         split: Split | None = None
         loaded = schema
         if path == "spark":
             split = source.partitions(list(schema), want, window)
-            transform = _transform(project, pipeline, split, schema, run)
+            transform = _transform(project, pipeline, split, schema, run, want)
             loaded = transform.schema
         planned = plan_load(
             LoadRequest(
@@ -239,10 +239,22 @@ def prepare(
             split,
             window,
             transform,
-            source.notes(),
+            (*source.notes(), *bound),
             source.rows() if path == "fused" and window is None and options.limit is None else None,
             stack.pop_all(),
         )
+
+
+def _tasks(project: Project, pipeline: Pipeline, source: Source, target: Target) -> tuple[int, tuple[str, ...]]:
+    """How many tasks are wanted, no more than may have their sessions at both ends at once; with a note of that."""
+    want = pipeline.parallel or project.spark.parallel or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
+    counted = [sessions for sessions in (source.sessions(), target.sessions()) if sessions is not None]
+    rooms = [end.most - end.driver for end in counted]
+    if len({end.server for end in counted}) < len(counted):
+        # One server at both ends has two sessions of every task.
+        rooms = [(min(end.most for end in counted) - sum(end.driver for end in counted)) // 2]
+    most = max(1, min(rooms, default=want))
+    return min(want, most), (f"{most} tasks at most: max_connections",) if most < want else ()
 
 
 def _check_limit(pipeline: Pipeline, options: RunOptions) -> None:
@@ -306,13 +318,15 @@ def _native(found: Ends, options: RunOptions) -> tuple[bool, str]:
     return (True, "both ends are the same database") if same else (False, why)
 
 
-def _transform(project: Project, pipeline: Pipeline, split: Split, schema: Schema, run: RunContext) -> TransformPlan:
+def _transform(
+    project: Project, pipeline: Pipeline, split: Split, schema: Schema, run: RunContext, tasks: int
+) -> TransformPlan:
     from penstock.engine import session
     from penstock.engine.transform import transform
 
     spark = session.spark(project.spark, project.root)
     what = pipeline.transform_function or pipeline.transform or "select * from source"
-    return transform(spark, split.partitions, schema, what, run)
+    return transform(spark, split.partitions, schema, what, run, tasks)
 
 
 # ---------------------------------------------------------------- incremental

@@ -109,3 +109,14 @@ def test_a_link_lost_half_way_gives_every_row_once(
     assert (tmp_path / "lost").exists()
     assert sum(receipt.rows for receipt in receipts) == ROWS + 10
     assert staged(area, receipts) == list(range(ROWS + 10))
+
+
+@pytest.mark.parametrize(("tasks", "parts"), [(1, 1), (None, 2), (8, 2)])
+def test_no_more_tasks_write_than_are_allowed(
+    spark: Any, run: RunContext, area: StagingArea, tasks: int | None, parts: int
+) -> None:
+    pieces = [Numbers(0, 10), Numbers(10, 20), Numbers(20, 30), Numbers(30, 40)]
+    plan = transform(spark, pieces, NUMBERS, "select * from source", run, tasks)
+    receipts = write(plan, area, run)
+    assert len(receipts) == parts
+    assert staged(area, receipts) == list(range(40))

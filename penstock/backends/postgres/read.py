@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Sequence
 from functools import cached_property
 
-from penstock.backends.base import Cursor, ReadRequest, RunContext, Source, Split, Window
+from penstock.backends.base import Cursor, ReadRequest, RunContext, Sessions, Source, Split, Window
 from penstock.backends.postgres import catalog, split
 from penstock.backends.postgres.catalog import Described, Relation
 from penstock.backends.postgres.config import PostgresConfig
@@ -86,6 +86,9 @@ class PostgresSource(Source):
             notes.append(f"the window is kept safe by `lag` alone: {clock.blind}")
         return (*notes, *self._without_cursor)
 
+    def sessions(self) -> Sessions:
+        return Sessions(self._holder.moment.identity.started, self._max_connections, driver=1)
+
     def close(self) -> None:
         self._holder.close()
 
@@ -93,8 +96,7 @@ class PostgresSource(Source):
 
     def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:
         reading = self._reading(columns, window)
-        # Every partition may be read at the same time, and the snapshot's holder has a session too.
-        pieces, reason = self._pieces(reading, min(want, self._max_connections - 1))
+        pieces, reason = self._pieces(reading, want)
         place = str(self._request.table) if self._request.table is not None else "query"
         return Split(
             tuple(

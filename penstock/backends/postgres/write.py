@@ -9,7 +9,7 @@ from typing import Any
 
 import psycopg
 
-from penstock.backends.base import Load, LoadPlan, Native, RunContext, Target, TargetColumn, TargetTable
+from penstock.backends.base import Load, LoadPlan, Native, RunContext, Sessions, Target, TargetColumn, TargetTable
 from penstock.backends.postgres import catalog, native
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import DriverSession, identifier, literal, open_driver_session
@@ -222,6 +222,11 @@ class PostgresTarget(Target):
 
     def begin(self, plan: LoadPlan) -> Load:
         return PostgresLoad(self._config, plan)
+
+    def sessions(self) -> Sessions:
+        [(started,)] = self._session.query("select pg_catalog.pg_postmaster_start_time()::pg_catalog.text")
+        # Planning has one, and the load another.
+        return Sessions(started, self._config.max_connections, driver=2)
 
     def close(self) -> None:
         if self._opened is not None:
