@@ -127,8 +127,8 @@ def _plan_column(
     text: bool,
 ) -> None:
     source = column.name
-    wire = column.as_text() if text or option.nan == "null" else column
-    wire = wire.renamed(option.rename or source)
+    nan_decimal = option.nan == "null" and pa.types.is_decimal(column.type)  # which only its text can carry
+    wire = (column.as_text() if text or nan_decimal else column).renamed(option.rename or source)
     cast = option.type
     if cast is not None and cast.lower() == "text":
         wire, cast = Column(wire.name, pa.string(), nullable=column.nullable), None
@@ -146,13 +146,14 @@ def _plan_column(
             why = "strict_schema is set" if pipeline.strict_schema else 'on_drift = "error"'
             found.refusals.append(f"column {source} of the source is not in {table} ({why})")
             return
+    if nan_decimal and cast is None and wire.logical is not None:
+        cast = target.native(column, there, None).sql  # held as the decimal that it is
     native = _native(found, target, wire, there, cast)
     if there is not None and there.collation:
         native = replace(native, collation=there.collation, direct=False)
     if found.raw and not native.valid:
-        plain = native.sql.removesuffix(f" COLLATE {native.collation}")  # a cast takes no collation
-        native = replace(native, decode=f"cast({{}} as {plain})")
-    native = _with_nan(native, option)
+        native = replace(native, decode=_own_cast(wire, native, target))
+    native = _with_nan(native, option, wire)
     if there is not None and native.verdict is Verdict.REFUSED and native.widen_to and cast is None:
         native = _widen(pipeline, found, wire, native, target, table)
     staged = StagedColumn(source, wire, native)
@@ -195,14 +196,23 @@ def _may_cut(column: Column) -> bool:
     return kind != ENUM and ("(" in column.native or kind == NUMERIC or pa.types.is_timestamp(element))
 
 
-def _with_nan(native: Native, option: ColumnOption) -> Native:
-    if option.nan != "null":
+def _own_cast(wire: Column, native: Native, target: Target) -> str:
+    """From what the database itself has to the target's type."""
+    plain = native.sql.removesuffix(f" COLLATE {native.collation}")  # a cast takes no collation
+    if wire.logical is not None and wire.logical.kind == ENUM and wire.describe() != plain:
+        # There is no cast from one enum to another.
+        return f"cast(cast({{}} as {target.dialect.text_type}) as {plain})"
+    return f"cast({{}} as {plain})"
+
+
+def _with_nan(native: Native, option: ColumnOption, wire: Column) -> Native:
+    if option.nan != "null" or not (pa.types.is_floating(wire.type) or pa.types.is_string(wire.type)):
         return native
     spellings = ", ".join(f"'{word}'" for word in NAN_SPELLINGS)
-    cleaned = f"case when {{}} in ({spellings}) then null else {{}} end"
+    is_nan = f"{{}} in ({spellings})"
     # The templates take the staged column more than once, so it is put in by position.
-    decode = native.decode.replace("{}", "(" + cleaned + ")")
-    valid = f"({{}} in ({spellings}) or ({native.valid}))" if native.valid else ""
+    decode = native.decode.replace("{}", f"(case when {is_nan} then null else {{}} end)")
+    valid = f"({is_nan} or ({native.valid}))" if native.valid else ""
     return replace(native, decode=decode, valid=valid, direct=False)
 
 

@@ -110,3 +110,40 @@ def test_targets_a_trigger_is_not_accused_where_a_key_stands_twice(flow: Flow) -
     record = flow.run(query="select n as id, 5 as v from generate_series(1, 3) n", mode="merge", keys=["id"])
     assert (record.inserted, record.updated) == (1, 4)
     assert flow.target.query("select id, v from items order by id") == [(1, 5), (1, 5), (2, 5), (2, 5), (3, 5)]
+
+
+# ---------------------------------------------------------------- inside one database
+
+
+@pytest.fixture
+def inside(harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
+    """Source and target are one database."""
+    here = harness("postgres")
+    return Flow(here, here, tmp_path)
+
+
+@pytest.mark.parametrize("path", ["native", "fused"])
+def test_targets_an_enum_goes_into_a_wider_one(inside: Flow, path: str) -> None:
+    inside.source.execute(
+        "create type mood as enum ('sad', 'ok')",
+        "create type wider as enum ('sad', 'ok', 'glad')",
+        "create table moods as select 1 as id, 'ok'::mood as v",
+        "create table items (id int, v wider)",
+    )
+    options: dict[str, Any] = {"table": "public.moods", "mode": "merge", "keys": ["id"], "path": path}
+    assert inside.run(**options).inserted == 1
+    assert inside.run(**options).updated == 0
+    assert inside.target.query("select id, v::text from items") == [(1, "ok")]
+
+
+@pytest.mark.parametrize("path", ["native", "fused"])
+@pytest.mark.parametrize(("theirs", "ours"), [("POSIX", "C"), ("C", "ucs_basic"), ("C", "default"), ("default", "C")])
+def test_targets_keys_of_two_collations_are_compared(inside: Flow, path: str, theirs: str, ours: str) -> None:
+    inside.source.execute(
+        f'create table words (k text collate "{theirs}", v int)',
+        "insert into words values ('a', 1), ('b', 2)",
+        f'create table items (k text collate "{ours}" primary key, v int)',
+        "insert into items values ('b', 1)",
+    )
+    record = inside.run(table="public.words", mode="merge", keys=["k"], path=path)
+    assert (record.inserted, record.updated) == (1, 1)

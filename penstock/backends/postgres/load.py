@@ -202,12 +202,25 @@ class PostgresLoad(Load):
             return
         query = trimmed(self._plan.native_query)
         self._session.execute(f"create temp table {RAW} as\n{query}\nwith no data")
+        self._forget_collations()
         # A source is only read, here too: a function that writes is refused. Released, the
         # savepoint gives the transaction back its own mode.
         self._session.execute("savepoint penstock_read")
         self._session.execute("set transaction read only")
         self._session.execute(f"insert into {RAW}\n{query}")
         self._session.execute("release savepoint penstock_read")
+
+    def _forget_collations(self) -> None:
+        """Keys are compared as the target does: the source's own collation would have a say, or a veto."""
+        columns = self._session.query(
+            "select a.attname::text, pg_catalog.format_type(a.atttypid, a.atttypmod)"
+            " from pg_catalog.pg_attribute a join pg_catalog.pg_collation c on c.oid = a.attcollation"
+            " where a.attrelid = %s::pg_catalog.regclass and c.collname <> 'default'",
+            (f"pg_temp.{RAW}",),
+        )
+        for name, type_sql in columns:
+            change = f'alter column {identifier(name)} type {type_sql} collate pg_catalog."default"'
+            self._session.execute(f"alter table pg_temp.{RAW} {change}")
 
     def _lock_targets(self) -> None:
         """Before the first look at anything, which would fix a native load's snapshot.
