@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 import psycopg
+import pyarrow as pa
 import pytest
 
+from penstock.backends.base import Partition, Split
 from penstock.run.pipeline import stage_with_spark
 from tests.conformance.harness import Flow, Harness, PostgresHarness
 
@@ -17,6 +21,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
 ACCOUNTS = 60_000
 BALANCE = 100
+WAIT_SECONDS = 60.0
 
 
 @contextmanager
@@ -73,24 +78,46 @@ def test_one_moment_under_a_moving_workload(bank: Flow) -> None:
         assert (total, rows) == (ACCOUNTS * BALANCE, distinct)
 
 
-def test_one_moment_a_rewrite_between_two_partitions_is_noticed_and_read_again(
-    bank: Flow, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@dataclass(frozen=True)
+class Gated(Partition):
+    """The first partition tells when it has been read; the others wait until the table is another one."""
+
+    partition: Partition
+    first: bool
+    folder: Path
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not self.first and not (self.folder / "rewritten").exists():
+            assert time.monotonic() < deadline, "nobody has rewritten the table"
+            time.sleep(0.02)
+        yield from self.partition.read()
+        (self.folder / "read").touch()
+
+
+def test_one_moment_a_rewrite_between_two_partitions_is_noticed_and_read_again(bank: Flow, tmp_path: Path) -> None:
     """VACUUM FULL between two partitions of one snapshot once gave 8,000 of 14,000 rows."""
-    from penstock.run import pipeline as runs
 
-    rewritten = []
+    def rewrite() -> None:
+        while not (tmp_path / "read").exists():
+            time.sleep(0.02)
+        bank.source.execute("delete from items where id % 2 = 0", "vacuum full items")
+        (tmp_path / "rewritten").touch()
 
-    def stage(project, prepared, sink, on_progress):  # type: ignore[no-untyped-def]
-        from tests.faults.bare import stage_here
+    def stage(project, prepared, sink, on_progress):  # type: ignore[no-untyped-def]  # as `Stage` says
+        partitions = prepared.split.partitions
+        assert len(partitions) >= 2
+        gated = tuple(Gated(one, number == 0, tmp_path) for number, one in enumerate(partitions))
+        prepared.split = Split(gated, prepared.split.reason)
+        return stage_with_spark(project, prepared, sink, on_progress)
 
-        if not rewritten:
-            rewritten.append(True)
-            bank.source.execute("delete from items where id % 2 = 0", "vacuum full items")
-        return stage_here(project, prepared, sink, on_progress)
-
-    pipeline = bank.pipeline(parallel=4)
-    [record] = runs.run(bank.project(pipeline), pipeline, bank.store, stage=stage)
+    rewriter = threading.Thread(target=rewrite, daemon=True)
+    rewriter.start()
+    bank.stage = stage
+    record = bank.run(parallel=4)
+    rewriter.join(WAIT_SECONDS)
+    assert (tmp_path / "rewritten").exists()
     assert record.rows == ACCOUNTS // 2
     assert [run.state for run in bank.store.runs()] == ["done", "failed"]
     assert bank.target.query("select count(*), count(distinct id) from items") == [(ACCOUNTS // 2, ACCOUNTS // 2)]
+    assert bank.target.leftovers() == []
