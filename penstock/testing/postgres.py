@@ -146,7 +146,7 @@ class EmbeddedPostgres:
         # What lies under /root is closed to `nobody`: run from a copy.
         if self._copied is None:
             self._copied = self._temporary("penstock-pgbin-")
-            shutil.copytree(found, self._copied / "pginstall", symlinks=True)
+            shutil.copytree(found, self._copied / "pginstall", symlinks=True, copy_function=_link_or_copy)
         return self._copied / "pginstall" / "bin"
 
     def _initdb_options(self) -> list[str]:
@@ -218,6 +218,14 @@ def _wheel() -> Path:
             remedy="pip install 'penstock[demo]'",
         )
     return Path(spec.origin).parent / "pginstall"
+
+
+def _link_or_copy(source: str, target: str) -> None:
+    """Another name costs next to nothing, but only on the same file system."""
+    try:
+        os.link(source, target)
+    except OSError:
+        shutil.copy2(source, target)
 
 
 def _open_to_all(path: Path) -> bool:
