@@ -17,6 +17,8 @@ from tests.conformance.postgres_bench import Bench, Database
 
 pytestmark = pytest.mark.postgres
 
+AS_INTEGER = {"v": "integer"}
+
 
 @pytest.fixture(params=BACKENDS)
 def quick(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
@@ -37,6 +39,31 @@ def test_errors_name_columns_that_look_like_templates(quick: Flow, name: str) ->
     with pytest.raises(DataError) as caught:
         quick.run(columns={name: "varchar"})
     assert f"column {name} " in caught.value.what
+
+
+# ---------------------------------------------------------------- texts as numbers
+
+
+@pytest.mark.parametrize("text", ["007", " 8 ", "+8", "1e2", "-0", "1.5", ".5", "", "x", "99999999999"])
+def test_errors_a_text_that_no_integer_gives_back_is_told_with_its_key(quick: Flow, text: str) -> None:
+    quick.source.execute("create table items (id int primary key, v text)", "insert into items values (1, '8')")
+    quick.source.execute(f"insert into items values (2, '{text}')")
+    with pytest.raises(DataError, match="column v has a value") as caught:
+        quick.run(columns=AS_INTEGER)
+    assert caught.value.keys == ("id=2",)
+
+
+def test_errors_a_text_that_is_an_integer_is_one(quick: Flow) -> None:
+    quick.run(
+        query="select * from (values (1, '7'), (2, '-12'), (3, '1.0'), (4, null)) as t(id, v)", columns=AS_INTEGER
+    )
+    assert quick.target.query("select v from items order by id") == [(7,), (-12,), (1,), (None,)]
+
+
+@pytest.mark.parametrize("type_", ["integer", "decimal(10,2)"])
+def test_errors_a_negative_zero_does_not_lose_its_sign(quick: Flow, type_: str) -> None:
+    with pytest.raises(DataError, match="column v has a value"):
+        quick.run(query="select 1 as id, '-0'::float8 as v", columns={"v": type_})
 
 
 # ---------------------------------------------------------------- times into Postgres

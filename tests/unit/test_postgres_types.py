@@ -19,8 +19,9 @@ from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.decode import WRAPPED_MINUS, WRAPPED_PLUS, decode_batch
 from penstock.backends.postgres.encode import Wire, encode_batch
 from penstock.backends.postgres.errors import marked
-from penstock.backends.postgres.native import Held, Spelling, own_type, plan, staging_type, widens
+from penstock.backends.postgres.native import Held, own_type, plan, staging_type, widens
 from penstock.backends.postgres.query import splittable, trimmed
+from penstock.backends.postgres.spelling import Spelling
 from penstock.backends.postgres.split import _bounds, _key_conditions
 from penstock.backends.postgres.types import PgType, canonical, read_expression
 from penstock.errors import BeyondArrow, ConfigError, DataError, PlanRefused

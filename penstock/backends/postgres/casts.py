@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import re
 
+from penstock.backends.postgres.spelling import Spelling
+
 INPUT_VALID_SINCE = 160_000
 INPUT_VALID = "_penstock.input_is_valid"  # made by the load on servers that lack pg_input_is_valid
 
@@ -25,8 +27,13 @@ end $body$
 """
 
 _RANGES = {"smallint": 15, "integer": 31, "bigint": 63}
-_FLOATS = {"real": 16_777_216, "double precision": 9_007_199_254_740_992}
+_FLOATS = ("real", "double precision")
 _TEXTS = ("text", "character varying", "character", "bpchar")
+# Numbers as they are printed: 007, +7 and 1e2 are texts of another kind, which a number would not give back.
+_INTEGER_TEXT = r"-?(0|[1-9]\d*)(\.\d*)?"
+_NUMERIC_TEXT = rf"({_INTEGER_TEXT}|NaN|-?Infinity)"
+_FLOAT_TEXT = rf"({_INTEGER_TEXT}([eE][-+]?\d+)?|NaN|nan|-?(Infinity|inf))"
+_MINUS_ZERO = r"-0(\.0*)?"
 _TIMES = re.compile(r"(timestamp|time)(\(\d\))? (without|with) time zone")
 
 
@@ -44,6 +51,8 @@ def checked(value: str, own: str, want: str, server: int) -> tuple[str, str] | N
     # A float's own numeric cast keeps 15 digits; its text keeps all.
     through = f"{value}::text" if _parts(own)[0] in _FLOATS and base == "numeric" else value
     through = f"{through}::text" if base in _TEXTS and _parts(own)[0] not in _TEXTS else through
+    # An integer's own input takes no `1.0`.
+    through = f"{value}::numeric" if base in _RANGES and _parts(own)[0] in _TEXTS else through
     return f"{through}::{want}", f"({value} is null or {valid})" if valid else ""
 
 
@@ -52,7 +61,7 @@ def _valid(value: str, own: str, want: str, server: int) -> str | None:
     if base in _TEXTS:
         return f"pg_catalog.char_length({value}::text) <= {mods[0]}" if mods else ""
     if have in _TEXTS:
-        return _from_text(value, want, server)
+        return _from_text(value, have, want, server)
     if have in _RANGES or have == "numeric":
         return _from_exact(value, base, mods)
     if have in _FLOATS:
@@ -96,7 +105,8 @@ def _from_float(value: str, base: str, mods: tuple[int, ...]) -> str | None:
     if base in _RANGES:
         bound = 2 ** _RANGES[base]
         return (
-            f"({number} = pg_catalog.trunc({number}) and {number} >= {-bound}::float8 and {number} < {bound}::float8)"
+            f"({number} = pg_catalog.trunc({number}) and {number} >= {-bound}::float8 and {number} < {bound}::float8"
+            f" and {number}::text <> '-0')"
         )
     if base == "real":
         special = f"{number} in ('NaN'::float8, 'Infinity'::float8, '-Infinity'::float8, 0)"
@@ -108,7 +118,7 @@ def _from_float(value: str, base: str, mods: tuple[int, ...]) -> str | None:
         return ""
     if base == "numeric":
         fits = _fits_numeric(f"{value}::text::numeric", mods) or "true"
-        return f"case when {number} in ('Infinity'::float8, '-Infinity'::float8) then false else {fits} end"
+        return f"case when {number}::text in ('Infinity', '-Infinity', '-0') then false else {fits} end"
     return None
 
 
@@ -119,21 +129,26 @@ def input_valid(value: str, type_sql: str, server: int) -> str:
     return f"{function}({value}::text, {quoted})"
 
 
-def _from_text(value: str, want: str, server: int) -> str:
+def _from_text(value: str, have: str, want: str, server: int) -> str:
     """What a text means as the wanted type: readable, and nothing of the meaning cut off."""
     base, mods = _parts(want)
 
     def readable(type_sql: str) -> str:
         return input_valid(value, type_sql, server)
 
-    if base in _RANGES or base == "numeric":
-        meaning = _from_exact(f"({value})::numeric", base, mods) or "true"
-        return f"case when {readable('numeric')} then {meaning} else false end"
-    if base in _FLOATS:
-        same = f"({value})::{base}::text::numeric = ({value})::numeric"
-        return f"case when {readable(base)} and {readable('numeric')} then {same} else false end"
     # A source's own collation may be one that knows no regular expressions.
     plain_text = f'({value})::text collate pg_catalog."C"'
+    # Behind a char(n) stand spaces that are none of its own.
+    number_text = f"pg_catalog.rtrim({plain_text})" if have in ("character", "bpchar") else plain_text
+    if base in _RANGES or base == "numeric":
+        meaning = _from_exact(f"({value})::numeric", base, mods) or "true"
+        printed = f"{number_text} ~ '^{_NUMERIC_TEXT if base == 'numeric' else _INTEGER_TEXT}$'"
+        fits = f"{printed} and {number_text} !~ '^{_MINUS_ZERO}$' and {readable('numeric')}"
+        return f"case when {fits} then {meaning} else false end"
+    if base in _FLOATS:
+        same = f"({value})::{base}::text::numeric = ({value})::numeric"
+        fits = f"{number_text} ~ '^{_FLOAT_TEXT}$' and {readable(base)} and {readable('numeric')}"
+        return f"case when {fits} then {same} else false end"
     # These words mean another moment at every run.
     moving = f"{plain_text} ~* '(now|today|tomorrow|yesterday)'"
     if base == "date":
@@ -150,6 +165,11 @@ def _from_text(value: str, want: str, server: int) -> str:
             # A zone in the text is dropped without a word; in UTC, where all sessions are, it shows.
             same = f"{same} and ({value})::{zoned} = ({value})::{plain}::{zoned}"
         return f"case when {cut} or {moving} or not {whole} then false else {same} end"
+    # What elements or fields have beyond the type is cut off without a word.
+    if base.endswith("[]"):
+        return f"case when {whole} then ({value})::{want}::text = ({value})::text else false end"
+    if want.startswith("interval") and want != "interval":
+        return f"case when {whole} then ({value})::{want}::text = ({value})::interval::text else false end"
     return whole
 
 
@@ -172,8 +192,5 @@ def _between_times(value: str, own: str, want: str) -> str | None:
 
 
 def _parts(sql: str) -> tuple[str, tuple[int, ...]]:
-    found = re.fullmatch(r"([^()\"]*)\((-?\d+(?:,-?\d+)*)\)([^()\"]*)", sql)
-    if found is None:
-        return sql, ()
-    base = (found.group(1).strip() + " " + found.group(3).strip()).strip()
-    return base, tuple(int(mod) for mod in found.group(2).split(","))
+    spelled = Spelling.parse(sql)
+    return f"{spelled.base}[]" if spelled.array else spelled.base, spelled.mods

@@ -20,9 +20,10 @@ from penstock.backends.postgres.connect import DriverSession, identifier, litera
 from penstock.backends.postgres.dialect import create_table, qualified, render
 from penstock.backends.postgres.encode import Wire
 from penstock.backends.postgres.errors import refused
-from penstock.backends.postgres.native import Spelling, staging_type
+from penstock.backends.postgres.native import staging_type
 from penstock.backends.postgres.query import trimmed
 from penstock.backends.postgres.sink import PART, PostgresSink
+from penstock.backends.postgres.spelling import Spelling
 from penstock.backends.sql import Counts, check_staged, check_watermark, record_load, result, run_steps, was_committed
 from penstock.errors import LinkLost, PenstockError, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint

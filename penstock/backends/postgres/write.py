@@ -17,6 +17,7 @@ from penstock.backends.postgres.dialect import PostgresDialect, qualified, rende
 from penstock.backends.postgres.errors import refused
 from penstock.backends.postgres.load import PostgresLoad
 from penstock.backends.postgres.native import Held
+from penstock.backends.postgres.spelling import is_type_name
 from penstock.backends.sql import last_watermark, loaded_by, owners_of
 from penstock.errors import PlanRefused, TargetError
 from penstock.schema import Column, CreateEnum, CreateSchema, Ddl, TableName
@@ -156,7 +157,7 @@ class PostgresTarget(Target):
     def _own(self, column: Column) -> Held | None:
         """The type the column has by itself: its very own one where it comes from Postgres."""
         past = column.native_in("postgres")
-        if past is None or not native.is_type_name(past):
+        if past is None or not is_type_name(past):
             # No name of a type: a source's memory is a table that others may have written to.
             sql = native.own_type(column)
             return Held(sql) if sql is not None else None
@@ -187,7 +188,7 @@ class PostgresTarget(Target):
     def _held(self, sql: str) -> Held | None:
         """The type in the server's own spelling; None if the server has no such type."""
         if sql not in self._types:
-            self._types[sql] = self._look_up(sql) if native.is_type_name(sql) else None
+            self._types[sql] = self._look_up(sql) if is_type_name(sql) else None
         return self._types[sql]
 
     def _look_up(self, sql: str) -> Held | None:
