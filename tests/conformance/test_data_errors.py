@@ -41,6 +41,33 @@ def test_errors_name_columns_that_look_like_templates(quick: Flow, name: str) ->
     assert f"column {name} " in caught.value.what
 
 
+# ---------------------------------------------------------------- at the source
+
+
+@pytest.mark.parametrize("value", ["numeric(5,2) 'NaN'", "int[] '{{1},{2}}'", "timestamp '294276-12-31'"])
+def test_errors_at_the_source_name_rows_by_the_tables_own_key(
+    harness: Callable[[str], Harness], tmp_path: Path, value: str
+) -> None:
+    flow = Flow(harness("postgres"), harness("duckdb"), tmp_path)
+    type_, _, cell = value.partition(" ")
+    flow.source.execute(f"create table items (v {type_}, id int, region text, primary key (id, region))")
+    flow.source.execute(f"insert into items values (null, 1, 'eu'), ({cell}, 42, 'us')")
+    with pytest.raises(DataError) as caught:
+        flow.run()
+    assert caught.value.keys[0].replace("'", "") == "id=42, region=us"
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_errors_a_row_without_a_cursor_is_named_by_the_tables_own_key(
+    harness: Callable[[str], Harness], tmp_path: Path, backend: str
+) -> None:
+    flow = Flow(harness(backend), harness("postgres"), tmp_path)
+    flow.source.execute("create table items (id int primary key, n int)", "insert into items values (1, 1), (42, null)")
+    with pytest.raises(DataError) as caught:
+        flow.run(incremental="n", lag="0")
+    assert caught.value.keys == ("id=42",)
+
+
 # ---------------------------------------------------------------- texts as numbers
 
 

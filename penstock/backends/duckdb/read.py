@@ -371,7 +371,7 @@ class DuckDBSource(Source):
         if not count or window.on_null != "error":
             self._without_cursor = null_note(window, count)
             return
-        keys = [key for key in self._request.keys if key in self._types]
+        keys = [key for key in self._request.keys or self.primary_key() if key in self._types]
         shown = DuckDBDialect().key_text(keys) if keys else "''"
         rows = self._session.query(f"select {shown} {where} limit {KEYS_SHOWN}")
         raise DataError(

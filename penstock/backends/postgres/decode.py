@@ -12,6 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.backends.sql import KEYS_SHOWN
 from penstock.errors import BeyondArrow, PenstockError, SourceError, SourceMoved
 from penstock.schema import Column
 from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
@@ -23,7 +24,6 @@ WRAPPED_DATE_MINUS = -(2**31) + EPOCH_DAYS
 WRAPPED_PLUS = -(2**63) + EPOCH_MICROS - 1
 WRAPPED_MINUS = -(2**63) + EPOCH_MICROS
 FIRST_TIMESTAMP = -210_866_803_200_000_000  # 4713-11-24 BC
-KEYS_SHOWN = 3
 
 
 def decode_batch(batch: pa.RecordBatch, columns: Sequence[Column], keys: Sequence[str]) -> pa.RecordBatch:

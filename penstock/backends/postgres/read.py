@@ -78,6 +78,11 @@ class PostgresSource(Source):
     def rows(self) -> int | None:
         return None if self._relation is None else catalog.estimated_rows(self._holder.catalog, self._relation.oid)
 
+    @cached_property
+    def _keys(self) -> tuple[str, ...]:
+        """What errors name a row by."""
+        return tuple(name for name in self._request.keys or self.primary_key() if name in self._types)
+
     def notes(self) -> tuple[str, ...]:
         clock, notes = self._holder.clock, []
         if clock.standby:
@@ -106,7 +111,7 @@ class PostgresSource(Source):
                     moment=self._holder.moment,
                     sql=piece.sql,
                     columns=tuple(columns),
-                    keys=self._request.keys,
+                    keys=self._keys,
                     guards=piece.guards,
                     place=place,
                     batch_bytes=self._run.batch_bytes,
@@ -139,8 +144,7 @@ class PostgresSource(Source):
 
     def _reading(self, columns: Sequence[Column], window: Window | None) -> Reading:
         """The columns in the forms asked for."""
-        keys = [name for name in self._request.keys if name in self._types]
-        shown = [(name, f"q.{identifier(name)}") for name in keys]
+        shown = [(name, f"q.{identifier(name)}") for name in self._keys]
         select = ", ".join(
             read_expression(
                 self._type_of(column.name, "columns"),
@@ -159,8 +163,7 @@ class PostgresSource(Source):
             return reading
         type_ = self._type_of(window.column, "incremental")
         if any(column.name == window.column and column.nullable for column in self._described):
-            keys = [name for name in self._request.keys if name in self._types]
-            self._without_cursor = null_note(window, count_nulls(self._holder, reading.source, window, keys))
+            self._without_cursor = null_note(window, count_nulls(self._holder, reading.source, window, self._keys))
         return Reading(self._holder, select, window_condition(window, type_), self._relation, self._query)
 
     def _pieces(self, reading: Reading, want: int) -> tuple[list[Piece], str]:

@@ -8,17 +8,18 @@ are seen, the user says by `lag` how long they may take.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 
 from penstock.backends.base import Cursor, Window
 from penstock.backends.postgres.connect import identifier, literal
 from penstock.backends.postgres.snapshot import Holder
 from penstock.backends.postgres.types import PgType
+from penstock.backends.sql import KEYS_SHOWN
 from penstock.errors import DataError, PlanRefused
 
 INTEGERS = {"int2": -(2**15), "int4": -(2**31), "int8": -(2**63)}
 TIMES = frozenset({"timestamptz", "timestamp", "date"})
 _UNITS = {"us": "microseconds", "ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
-KEYS_SHOWN = 3
 
 
 def window_condition(window: Window, type_: PgType) -> str:
@@ -32,7 +33,7 @@ def window_condition(window: Window, type_: PgType) -> str:
     return f"{inside} or {column} is null" if window.on_null == "include" else inside
 
 
-def count_nulls(holder: Holder, source: str, window: Window, keys: list[str]) -> int:
+def count_nulls(holder: Holder, source: str, window: Window, keys: Sequence[str]) -> int:
     """Rows without a cursor; an error with `on_null_cursor = "error"`, for they would never be read."""
     column = f"q.{identifier(window.column)}"
     count = holder.ask(f"select count(*) from {source} as q where {column} is null")[0][0]
