@@ -188,9 +188,6 @@ class NoSql(Dialect):
     def key_text(self, columns: Sequence[str]) -> str:
         return ""
 
-    def row_hash(self, columns: Sequence[str], alias: str) -> str:
-        return ""
-
     def now(self) -> str:
         return ""
 

@@ -156,7 +156,7 @@ def test_keys_come_from_the_primary_key_or_are_refused(flow: Flow) -> None:
 
 
 def test_scd2_keeps_every_version(flow: Flow) -> None:
-    columns = "id, name, is_current, valid_to is null, row_hash like '1:%'"
+    columns = "id, name, is_current, valid_to is null, row_hash like '2:%'"
     seed(flow, "(1, 'a', 1)", "(2, 'b', 2)")
     flow.run(mode="scd2")
     assert loaded(flow, columns) == [(1, "a", True, True, True), (2, "b", True, True, True)]

@@ -31,12 +31,6 @@ class DuckDBDialect(Dialect):
     def key_text(self, columns: Sequence[str]) -> str:
         return " || ', ' || ".join(_key_part(name) for name in columns)
 
-    def row_hash(self, columns: Sequence[str], alias: str) -> str:
-        # Lengths keep ('ab', 'c') and ('a', 'bc') apart, and NULL from every text.
-        parts = [f"cast({alias}.{quote(name)} as varchar)" for name in columns]
-        texts = [f"coalesce(cast(length({part}) as varchar) || ':' || {part}, '-')" for part in parts]
-        return f"'1:' || md5({' || '.join(texts)})"
-
     def now(self) -> str:
         return "now()"
 

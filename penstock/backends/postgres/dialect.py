@@ -53,10 +53,6 @@ class PostgresDialect(Dialect):
             parts.append(f"{literal(name + '=')} || {shown}")
         return " || ', ' || ".join(parts) if parts else "''"
 
-    def row_hash(self, columns: Sequence[str], alias: str) -> str:
-        texts = ", ".join(f"{alias}.{identifier(name)}::text" for name in columns)
-        return f"'1:' || pg_catalog.md5(row({texts})::text)"
-
     def overriding(self) -> str:
         return "overriding system value"
 
