@@ -7,15 +7,18 @@ import os
 import pickle
 import subprocess
 import sys
+from collections.abc import Callable
 from dataclasses import replace
+from hashlib import sha256
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
 from penstock.backends.base import Receipt, UserSql
+from penstock.backends.duckdb import config
 from penstock.errors import DataError, StagingLost, TargetError
-from penstock.schema import TableName
+from penstock.schema import Column, TableName
 from tests.conformance.duckdb_bench import BACKEND, INTS, Files, ints, load_batches
 
 
@@ -186,3 +189,33 @@ def test_several_tables_commit_together(files: Files) -> None:
     assert load.commit(receipts).inserted == 3
     load.close()
     assert files.sql("target", "select * from t union all select * from u order by 1") == [(1,), (2,), (3,)]
+
+
+@pytest.mark.parametrize(
+    ("type_sql", "type_", "key"),
+    [("varchar", pa.string(), lambda number: sha256(b"%d" % number).hexdigest()), ("bigint", pa.int64(), int)],
+    ids=["in a statement", "in the commit"],
+)
+def test_a_load_that_cannot_do_with_its_memory_gets_more_unless_it_was_told_how_much(
+    files: Files, monkeypatch: pytest.MonkeyPatch, type_sql: str, type_: pa.DataType, key: Callable[[int], object]
+) -> None:
+    """The index of a key cannot be spilled."""
+    monkeypatch.setattr(config, "FIRST_MEMORY_LIMIT", 8 * 2**20)
+    files.sql("target", f"create table t (id {type_sql} primary key)")
+    rows = 400_000
+
+    def load(**options: object) -> int:
+        plan = files.plan([Column("id", type_)])
+        load = BACKEND.target(files.config("target", **options), plan.run).begin(plan)
+        try:
+            batch = pa.record_batch({"id": pa.array([key(number) for number in range(rows)], type_)})
+            return load.commit([load.sink(0).write(0, iter([batch]))]).inserted
+        finally:
+            load.close()
+
+    with pytest.raises(TargetError, match="memory_limit") as caught:
+        load(memory_limit="8MiB")
+    assert caught.value.kept == "nothing was committed"
+    assert files.sql("target", "select count(*) from t") == [(0,)]
+    assert load() == rows
+    assert files.sql("target", "select count(*), count(distinct id) from t") == [(rows, rows)]

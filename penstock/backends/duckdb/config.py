@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import ClassVar, Literal
 
@@ -9,10 +10,13 @@ from pydantic import Field, field_validator
 
 from penstock.backends.base import ConnectionConfig
 
-# The driver's session sorts and hashes whole loads, and spills to `temp_directory` beyond this.
-# A merge that changed every row of 4M took 884 MB; DuckDB's own default is 80 % of the machine,
-# which the JVM beside it would have to pay for.
-DEFAULT_MEMORY_LIMIT = "1GB"
+# The driver's session sorts and hashes whole loads, and spills to `temp_directory` beyond its limit.
+# DuckDB takes what it may: with a generous limit the memory of a run would grow with its rows, and
+# DuckDB's own default is 80 % of the machine, which the JVM beside it would have to pay for. Only
+# what cannot spill, such as the index of a large key, needs more.
+FIRST_MEMORY_LIMIT = 256 * 2**20
+GROWTH = 4  # of the limit, when DuckDB says that it is not enough
+SHARE_OF_MACHINE = 0.5
 # A worker only scans its range; there are as many of them as tasks.
 WORKER_MEMORY_LIMIT = "256MB"
 WORKER_THREADS = 1
@@ -31,8 +35,10 @@ class DuckDBConfig(ConnectionConfig):
     type: Literal["duckdb"] = "duckdb"
     path: str = Field(description="The database file, relative to the project.")
     default_schema: str = Field(default="main", alias="schema", description="Where target tables without a schema go.")
-    memory_limit: str = Field(
-        default=DEFAULT_MEMORY_LIMIT, description="Of the driver's session; beyond it DuckDB spills."
+    memory_limit: str | None = Field(
+        default=None,
+        description="Of the driver's session, which spills beyond it; by default 256 MB, and more for a load"
+        " that cannot do with it, up to half of the machine.",
     )
     temp_directory: str | None = Field(default=None, description="Where it spills to; `<path>.tmp` by default.")
     staging: str | None = Field(default=None, description="Where tasks stage; `<path>.penstock` by default.")
@@ -52,6 +58,17 @@ class DuckDBConfig(ConnectionConfig):
         if path.startswith(("md:", "motherduck:")):
             raise ValueError("this backend opens files, not MotherDuck databases")
         return path
+
+    @property
+    def memory_limits(self) -> tuple[str, ...]:
+        """What a load may take: the first, and the next where DuckDB cannot do with it."""
+        if self.memory_limit is not None:
+            return (self.memory_limit,)
+        most = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * SHARE_OF_MACHINE)
+        limits = [FIRST_MEMORY_LIMIT]
+        while limits[-1] < most:
+            limits.append(min(limits[-1] * GROWTH, most))
+        return tuple(f"{limit}B" for limit in limits)
 
     @property
     def in_memory(self) -> bool:

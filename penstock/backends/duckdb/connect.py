@@ -43,6 +43,7 @@ _TYPE = re.compile(r"\bto (?:destination )?(?:type )?([A-Z][A-Z0-9_]*(?:\(\d+,\s
 _LINE = re.compile(r"^LINE (\d+): ", re.MULTILINE)
 _SAFE_CONSTRAINTS = re.compile(r"(NOT NULL constraint failed: .+|CHECK constraint failed on table .+)")
 _KEY = re.compile(r'(?:duplicate key|key) "(.*?)"')
+_TOO_LITTLE_MEMORY = re.compile(r"(could not|failed to) (allocate|pin) .* used\)")
 _NO_SPACE = ("No space left", "Disk quota", "File too large", "temp_directory", "max_temp_directory_size")
 
 
@@ -57,6 +58,10 @@ _ABOUT_STATEMENTS = (
     duckdb.TransactionException,
     duckdb.IOException,
 )
+
+
+class OutOfMemory(TargetError):
+    """A statement cannot do with its session's memory_limit, not even by spilling."""
 
 
 class FileHeld(PenstockError):
@@ -219,7 +224,7 @@ def _refused(error: duckdb.Error, path: Path, *, read_only: bool) -> PenstockErr
 def _configure(session: Session, config: DuckDBConfig, threads: int | None, memory_limit: str | None) -> None:
     settings: dict[str, Any] = {
         "TimeZone": "UTC",  # zoned times are printed and cast in UTC whatever the machine says
-        "memory_limit": memory_limit or config.memory_limit,
+        "memory_limit": memory_limit or config.memory_limits[0],
         "preserve_insertion_order": False,  # keeping order makes a large load hold all of it
         "arrow_lossless_conversion": True,  # uuid and json keep their types on the way to Arrow
         "enable_progress_bar": False,
@@ -261,9 +266,10 @@ def translate(error: duckdb.Error, side: str, what: str, place: str = "") -> Pen
         to = _TYPE.search(text)
         why = f"a value does not fit {to[1]}" if to else "a value could not be converted"
         return DataError(what, why=why + _position(text), kept=NOT_COMMITTED, place=place)
-    if isinstance(error, duckdb.OutOfMemoryException):
+    # A COMMIT that runs out of memory is told as a failure of the transaction.
+    if isinstance(error, duckdb.OutOfMemoryException) or _TOO_LITTLE_MEMORY.search(text):
         remedy = "raise memory_limit of the connection, or lower its threads"
-        return TargetError(what, why="DuckDB ran out of its memory_limit", kept=NOT_COMMITTED, remedy=remedy)
+        return OutOfMemory(what, why="DuckDB ran out of its memory_limit", kept=NOT_COMMITTED, remedy=remedy)
     # Only these speak of the statement alone; the others may quote what a row holds.
     why = (
         _message(text) if isinstance(error, _ABOUT_STATEMENTS) else _without_values(_first_line(text)) + _position(text)

@@ -30,7 +30,7 @@ from penstock.backends.base import (
 )
 from penstock.backends.duckdb import types
 from penstock.backends.duckdb.config import DuckDBConfig
-from penstock.backends.duckdb.connect import Session, open_file, refuse_memory, translate
+from penstock.backends.duckdb.connect import OutOfMemory, Session, open_file, refuse_memory, translate
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal, render, same_name
 from penstock.backends.locks import FileLock
 from penstock.backends.sql import (
@@ -49,9 +49,12 @@ from penstock.backends.sql import (
 )
 from penstock.backends.staging import StagingArea, sweep
 from penstock.errors import NOT_COMMITTED, PenstockError, PlanRefused, StagingLost, TargetError, Unsupported
+from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Ddl, TableName
 from penstock.schema.names import folded
+
+log = logs.Log("duckdb")
 
 
 class DuckDBTarget(Target):
@@ -247,7 +250,17 @@ class DuckDBLoad(Load):
         return self._staging.sink(table, [staged.column for staged in self._plan.tables[table].columns])
 
     def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
-        session = open_file(self._config, read_only=False)
+        *limits, most = self._config.memory_limits
+        for limit in limits:
+            try:
+                return self._commit(receipts, limit)
+            except OutOfMemory:
+                # Rolled back as a whole, and what was staged is still there.
+                log.info("a load needs more memory", limit=limit, target=str(self._config.file))
+        return self._commit(receipts, most)
+
+    def _commit(self, receipts: Sequence[Receipt], memory_limit: str) -> LoadResult:
+        session = open_file(self._config, read_only=False, memory_limit=memory_limit)
         try:
             done = self._in_transaction(session, receipts)
             self._send_commit(session, done)
