@@ -17,9 +17,10 @@ import pyarrow as pa
 
 from penstock.errors import PlanRefused, TransformError
 from penstock.schema import Column, Logical, Schema
-from penstock.schema.columns import text_kind
+from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY, text_kind
 
 if TYPE_CHECKING:
+    from pyspark.sql import Column as SparkColumn
     from pyspark.sql.types import DataType, StructField, StructType
 
 TAG = "penstock"
@@ -192,6 +193,32 @@ def _canonical(type_: pa.DataType) -> pa.DataType | None:
         key, item = _canonical(type_.key_type), _canonical(type_.item_type)
         return None if key is None or item is None else pa.map_(key, item)
     return type_ if carried(type_) == type_ else None
+
+
+# ---------------------------------------------------------------- text
+
+
+def has_text(type_: pa.DataType) -> bool:
+    """Whether `as_text` tells every value of the type: Spark prints bytes and nested values without their limits."""
+    numbers = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, pa.types.is_decimal)
+    return any(test(type_) for test in (*numbers, pa.types.is_date, pa.types.is_timestamp))
+
+
+def as_text(name: str, type_: pa.DataType) -> SparkColumn:
+    """A column of a result as text, as databases write it: Spark knows no infinity, and leaves the zone out."""
+    from pyspark.sql import functions as f
+
+    column = f.col(name)
+    text = column.cast("string")
+    if pa.types.is_date(type_):
+        ends = [f"date_from_unix_date({sign}{DATE_INFINITY})" for sign in ("", "-")]
+    elif pa.types.is_timestamp(type_):
+        kind = "timestamp" if type_.tz else "timestamp_ntz"
+        ends = [f"cast(timestamp_micros({sign}{TIMESTAMP_INFINITY}) as {kind})" for sign in ("", "-")]
+        text = f.concat(text, f.lit("+00")) if type_.tz else text
+    else:
+        return text
+    return f.when(column == f.expr(ends[0]), "infinity").when(column == f.expr(ends[1]), "-infinity").otherwise(text)
 
 
 def _unsupported(field: StructField) -> TransformError:

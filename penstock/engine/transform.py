@@ -21,9 +21,9 @@ from penstock.engine.convert import back
 from penstock.engine.datasource import source_class
 from penstock.engine.job import Job
 from penstock.engine.session import check_started
-from penstock.engine.sparktypes import from_spark
+from penstock.engine.sparktypes import as_text, from_spark, has_text
 from penstock.engine.task import RESULT, Names, carry_out
-from penstock.errors import PenstockError, PlanRefused, TransformError
+from penstock.errors import PenstockError, TransformError
 from penstock.schema import Column, Schema
 from penstock.sparkconf import EXACT
 
@@ -45,21 +45,26 @@ class TransformPlan:
     spark: SparkSession
     tasks: int | None = None  # at most, that write at once
 
+    def refusals(self, columns: Names) -> list[str]:
+        """Columns that cannot leave the transform in the form that the load wants."""
+        return [
+            f"column {name} cannot leave the transform as {wire.type}: there it is {self.schema[name].type}"
+            " (cast it in the transform)"
+            for name, wire in columns
+            if self.schema[name].type != wire.type
+            and not (pa.types.is_string(wire.type) and has_text(self.schema[name].type))
+        ]
+
     def write(self, sink: Sink, columns: Names, run: RunContext, on_progress: Progress | None = None) -> list[Receipt]:
         """Run it into the sink. One receipt per partition of the result that had a row."""
-        for name, wire in columns:
-            if name not in self.schema or self.schema[name].type != wire.type:
-                raise PlanRefused(
-                    f"column {name} cannot leave the transform as {wire.type}",
-                    why=f"its result has {', '.join(f'{c.name} {c.type}' for c in self.schema)}",
-                    kept="nothing was touched",
-                    remedy="cast it in the transform's own SQL",
-                )
         # `mapInArrow` looks columns up by a parsed name, which a dot or a backtick breaks: it sees c0, c1 …
         safe = {name: f"c{place}" for place, name in enumerate(self.schema.names)}
         task = TransformTask(sink, tuple((safe[name], wire) for name, wire in columns), run)
         cores = status.cores(self.spark)
         frame = self.frame.toDF(*safe.values()).coalesce(min(cores, self.tasks or cores))
+        for name, wire in columns:
+            if self.schema[name].type != wire.type:
+                frame = frame.withColumn(safe[name], as_text(safe[name], self.schema[name].type))
         frame = frame.mapInArrow(task, "receipt string")
         return Job(self.spark, frame, run, on_progress, explain).receipts()
 

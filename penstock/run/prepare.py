@@ -220,6 +220,9 @@ def prepare(
             target,
             found.target_backend.capabilities,
         )
+        if transform is not None:
+            wires = [(staged.source, staged.column) for staged in planned.columns]
+            planned = replace(planned, refusals=(*planned.refusals, *transform.refusals(wires)))
         if path == "native" and not planned.refused and not planned.refusals:
             reads = [_native_read(staged, target.dialect.text_type) for staged in planned.columns]
             planned = planned.reading(source.select_sql(reads, window))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from penstock.errors import DataError
+from penstock.errors import DataError, PlanRefused
 from penstock.run.pipeline import stage_with_spark
 from tests.conformance.harness import Flow, Harness
 
@@ -72,3 +72,45 @@ def test_union_with_a_longer_type_cuts_no_value(
             flow.run(**options)
         assert caught.value.keys == ("id=11",)
     assert flow.target.query("select count(*), count(distinct cast(a as varchar)) from items") == [before]
+
+
+# ---------------------------------------------------------------- text
+
+
+TYPED = (
+    "create table items (id integer primary key, amount decimal(38,12), ratio double precision, seen timestamptz,"
+    " wall timestamp, day date, flag boolean, ref uuid, doc json)",
+    "insert into items values (1, 0.000000000001, 0.1, '2024-03-31 02:30:00.123456+01', '2024-03-31 02:30:00',"
+    " '9999-12-31', true, '00000000-0000-0000-0000-000000000001', '{\"a\": 1.0}'),"
+    " (2, -12345678901234567890123456.5, 'NaN', 'infinity', '-infinity', 'infinity', false, null, null),"
+    " (3, null, '-Infinity', '-infinity', 'infinity', '-infinity', null, null, null)",
+)
+
+
+@pytest.mark.parametrize(("source", "target"), [("postgres", "postgres"), ("postgres", "duckdb"), ("duckdb", "duckdb")])
+def test_cast_to_text_behind_a_transform_is_the_text_of_a_database(between: Make, source: str, target: str) -> None:
+    flow = between(source, target)
+    flow.source.execute(*TYPED)
+    names = ("amount", "ratio", "seen", "wall", "day", "flag", "ref", "doc")
+    options: dict[str, Any] = {"transform": "select * from source", "columns": dict.fromkeys(names, "text")}
+    plan = flow.plan(**options)
+    assert plan.refusals == ()
+    flow.run(**options)
+    cells = ", ".join(f"lower(cast({name} as varchar))" for name in names)
+    sent, arrived = (
+        h.query(f"select id, {cells} from {h.schema}.items order by id") for h in (flow.source, flow.target)
+    )
+    inf = {"inf": "infinity", "-inf": "-infinity"}  # as DuckDB writes it
+    assert arrived == [tuple(inf.get(value, value) for value in row) for row in sent]
+
+
+def test_text_of_bytes_and_lists_is_refused_at_planning(between: Make) -> None:
+    flow = between("postgres", "duckdb")
+    flow.source.execute("create table items (id integer primary key, raw bytea, many integer[])")
+    columns = {"raw": "text", "many": "text"}
+    plan = flow.plan(transform="select * from source", columns=columns)
+    assert [refusal.partition(":")[0] for refusal in plan.refusals] == [
+        f"column {name} cannot leave the transform as string" for name in columns
+    ]
+    with pytest.raises(PlanRefused, match="cast it in the transform"):
+        flow.run(transform="select * from source", columns=columns)
