@@ -24,8 +24,9 @@ $(STAMP): requirements.txt pyproject.toml
 demo: setup
 	$(BIN)/penstock demo
 
+# Two processes, a file of tests each at a time: most of a test's time is a server's.
 test: setup check
-	$(BIN)/pytest tests/conformance tests/e2e tests/faults tests/fuzz
+	$(BIN)/pytest tests/conformance tests/e2e tests/faults tests/fuzz --numprocesses 2 --dist loadfile
 
 check: setup
 	$(BIN)/ruff format --check .
@@ -56,7 +57,7 @@ faults: setup
 	$(BIN)/pytest tests/faults
 
 pairs: setup
-	$(BIN)/pytest tests/conformance/test_exactness.py tests/conformance/test_shapes.py tests/conformance/test_modes.py
+	$(BIN)/pytest $(addprefix tests/conformance/test_,exactness.py shapes.py modes.py transforms.py postgres_versions.py)
 
 fuzz: setup
 	PENSTOCK_FUZZ_EXAMPLES=400 $(BIN)/pytest tests/fuzz --timeout 3600
