@@ -84,7 +84,6 @@ class RunContext:
     staging: Path  # `.penstock/staging/<run_id>`: local, or shared by all workers
     batch_bytes: int = 16 * 1024 * 1024
     batch_rows: int = 131_072
-    application: str = "penstock"
 
     @property
     def application_name(self) -> str:

@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from penstock.backends.base import Verdict
+from penstock.backends.duckdb import types as duckdb_types
 from penstock.backends.postgres.ahead import ReadAhead
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.decode import WRAPPED_MINUS, WRAPPED_PLUS, decode_batch
@@ -125,9 +126,9 @@ def test_a_new_column_by_its_arrow_type(type_: pa.DataType, sql: str, verdict: V
     assert bool(made.remedy) == (verdict is Verdict.REFUSED)
 
 
-def test_another_backends_big_integers_become_numeric() -> None:
-    column = Column("v", pa.string(), Logical("native"), "duckdb:HUGEINT")
-    assert own_type(column) == "numeric"
+@pytest.mark.parametrize("type_", ["HUGEINT", "UHUGEINT", "BIGNUM"])
+def test_another_backends_big_integers_become_numeric(type_: str) -> None:
+    assert own_type(duckdb_types.canonical("v", type_)) == "numeric"
 
 
 def test_a_narrower_existing_column_is_refused_with_a_cast_that_would_do() -> None:

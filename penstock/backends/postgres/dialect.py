@@ -98,10 +98,10 @@ def render(ddl: Ddl) -> list[str]:
     return [f"alter table {qualified(ddl.table)} add {_key(ddl)}"]
 
 
-def create_table(ddl: CreateTable, name: str, *, with_key: bool = True) -> str:
-    """CREATE TABLE under another `name`, without its key where rows come first."""
+def create_table(ddl: CreateTable, name: str) -> str:
+    """CREATE TABLE under another `name`."""
     lines = [_column(column) for column in ddl.columns]
-    if with_key and ddl.primary_key:
+    if ddl.primary_key:
         lines.append(f"primary key ({', '.join(identifier(column) for column in ddl.primary_key)})")
     return f"create table {name} (\n  " + ",\n  ".join(lines) + "\n)"
 

@@ -79,6 +79,10 @@ class PostgresLoad(Load):
         leases.prepare(self._session)
         leases.claim(self._session, self._plan)
         failpoint("load.begin")
+        if self._plan.native_query is None:
+            # An earlier attempt of this very run may have staged with another plan.
+            leases.end_sessions(self._session, f"{self._plan.run.application_name}{leases.SINK_SUFFIX}")
+            leases.remove(self._session, self._plan.run.run_id)
         # The lease before any staging: what has no lease is found by its name only.
         leases.lease(self._session, self._plan)
         leases.sweep(self._session, self._plan.run.run_id)
@@ -87,17 +91,12 @@ class PostgresLoad(Load):
         failpoint("load.staging")
 
     def _make_staging(self) -> None:
-        run = self._plan.run.run_id
-        # An earlier attempt of this very run may have staged with another plan.
-        leases.end_sessions(self._session, f"{self._plan.run.application_name}{leases.SINK_SUFFIX}")
-        leases.remove(self._session, run)
-        leases.lease(self._session, self._plan)
         for number, load in enumerate(self._plan.tables):
-            name = f"_penstock.{identifier(leases.staging_name(run, number))}"
+            name = f"_penstock.{identifier(leases.staging_name(self._plan.run.run_id, number))}"
             adopted = [ddl for ddl in load.adopt if isinstance(ddl, CreateTable)]
             if adopted:
                 # Logged from the start: it becomes the target.
-                self._session.execute(create_table(adopted[0], name, with_key=False))
+                self._session.execute(create_table(adopted[0], name))
                 continue
             columns = ", ".join(f"{identifier(w.column.name)} {w.staged}" for w in wires(load))
             if self._plan.by_attempt:
@@ -256,16 +255,13 @@ class PostgresLoad(Load):
             if self._gives_privileges(ddl.table.schema or self._config.schema_):
                 # They come with CREATE TABLE only; a table that moves in would be closed to its readers.
                 columns = ", ".join(identifier(staged.column.name) for staged in load.columns)
-                session.execute(create_table(ddl, qualified(ddl.table), with_key=False))
+                session.execute(create_table(ddl, qualified(ddl.table)))
                 session.execute(
                     f"insert into {qualified(ddl.table)} ({columns}) select {columns} from _penstock.{staging}"
                 )
                 continue
             session.execute(f"alter table _penstock.{staging} set schema {schema}")
             session.execute(f"alter table {schema}.{staging} rename to {identifier(ddl.table.table)}")
-            if ddl.primary_key:
-                key = ", ".join(identifier(name) for name in ddl.primary_key)
-                session.execute(f"alter table {schema}.{identifier(ddl.table.table)} add primary key ({key})")
 
     def _gives_privileges(self, schema: str) -> bool:
         """Whether tables that this user makes in the schema get default privileges."""

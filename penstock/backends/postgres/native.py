@@ -47,8 +47,6 @@ _NATURAL: dict[pa.DataType, str] = {
 }
 _WIDENED = frozenset({pa.int8(), pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()})
 _BY_LOGICAL = {NUMERIC: "numeric", INTERVAL: "interval", JSON: "json", UUID: "uuid", TIME: TIME_OF_DAY}
-# Another backend's integers beyond 64 bits come as text of their own type.
-_BIG_INTEGERS = re.compile(r":(u?hugeint|bignum|varint)$", re.IGNORECASE)
 
 # Types whose binary form is their text, so that a string can be copied into them.
 _STRING_DIRECT = frozenset({TEXT, "character varying", "character", "bpchar", "name", "json", "jsonb", "xml"})
@@ -123,9 +121,7 @@ def natural(type_: pa.DataType) -> str | None:
 def own_type(column: Column) -> str | None:
     """The type that a column without a Postgres past gets."""
     if column.logical is not None:
-        if column.logical.kind in _BY_LOGICAL:
-            return _BY_LOGICAL[column.logical.kind]
-        return "numeric" if _BIG_INTEGERS.search(column.native) else TEXT
+        return _BY_LOGICAL.get(column.logical.kind, TEXT)
     return natural(column.type)
 
 
