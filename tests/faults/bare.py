@@ -20,7 +20,7 @@ from penstock.project import Project
 from penstock.project.model import Pipeline
 from penstock.run.pipeline import run
 from penstock.run.prepare import Prepared
-from penstock.state import open_store
+from penstock.state import RunRecord, open_store
 
 
 def stage_here(
@@ -38,13 +38,18 @@ def _renamed(partition: Partition, wires: dict[str, Any]) -> Iterator[pa.RecordB
         yield batch.rename_columns([wires[name].name for name in batch.schema.names])
 
 
-def main() -> int:
-    spec = json.loads(Path(sys.argv[1]).read_text())
+def carry_out(file: Path) -> list[RunRecord]:
+    """Run what the file says."""
+    spec = json.loads(file.read_text())
     pipeline = Pipeline.model_validate(spec["pipeline"])
     project = Project.from_objects(Path(spec["root"]), connections=spec["connections"], pipelines=[pipeline])
-    store = open_store(Path(spec["root"]) / "state.db")
+    with open_store(Path(spec["root"]) / "state.db") as store:
+        return run(project, pipeline, store, stage=stage_here)
+
+
+def main() -> int:
     try:
-        records = run(project, pipeline, store, stage=stage_here)
+        records = carry_out(Path(sys.argv[1]))
     except PenstockError as error:
         print(json.dumps(error.to_record()), file=sys.stderr)
         return 1
