@@ -163,7 +163,7 @@ def test_5_incremental_a_late_writer_is_not_passed_over(quick: Flow) -> None:
 def test_5_incremental_integers_need_a_lag_that_is_said(quick: Flow) -> None:
     """Id 10 may commit after 11: without a lag it would never be read, in merge neither."""
     seed(quick)
-    with pytest.raises((PlanRefused, ConfigError), match="lag"):
+    with pytest.raises(PlanRefused, match="the cursor 'id' needs a lag"):
         quick.run(mode="merge", incremental="id")
     assert isinstance(quick.source, PostgresHarness)
     with psycopg.connect(quick.source.dsn) as late:
@@ -181,7 +181,7 @@ def test_5_incremental_the_watermark_is_in_the_loads_own_transaction(quick: Flow
     options = {"incremental": "id", "lag": "0"}
     quick.run(**options)
     quick.source.execute("insert into items values (4, 'x')")
-    with pytest.raises(TargetError):
+    with pytest.raises(TargetError, match="no_such_table"):
         quick.run(**options, transforms_post=["insert into no_such_table values (1)"])
     assert quick.run(**options).rows == 1
     assert quick.target.query("select count(*), count(distinct id) from items") == [(4, 4)]
@@ -210,7 +210,7 @@ def test_5_drift_an_alter_that_a_view_blocks_changes_nothing(harness: Callable[[
     flow.run(mode="merge")
     flow.target.execute("create view over_it as select id from items")
     flow.source.execute("alter table items alter column id type bigint", "insert into items values (5000000000)")
-    with pytest.raises(TargetError, match="view") as caught:
+    with pytest.raises(TargetError, match="cannot alter type of a column used by a view") as caught:
         flow.run(mode="merge", on_drift="evolve")
     assert "bigint" in caught.value.why
     assert flow.target.query("select id, pg_typeof(id)::text from over_it") == [(1, "integer")]
@@ -224,7 +224,7 @@ def test_5_drift_an_alter_that_an_index_blocks_changes_nothing(
     flow.run(mode="merge")
     flow.target.execute("create index by_id on items (id)")
     flow.source.execute("alter table items alter column id type bigint", "insert into items values (5000000000)")
-    with pytest.raises(TargetError, match="depend"):
+    with pytest.raises(TargetError, match="Cannot change the type of this column: an index depends on it"):
         flow.run(mode="merge", on_drift="evolve")
     assert flow.target.query("select id, typeof(id) from items") == [(1, "INTEGER")]
 

@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from penstock.errors import DataError, PenstockError, PlanRefused
+from penstock.errors import DataError, PenstockError, PlanRefused, TargetError
 from penstock.run.records import RunOptions
 from tests.conformance.harness import Flow
 
@@ -321,7 +321,7 @@ def test_transforms_pre_and_post_run_in_the_loads_transaction(flow: Flow) -> Non
         transforms_pre=[f"insert into {audit} values ('pre')"], transforms_post=[f"insert into {audit} values ('post')"]
     )
     assert flow.target.query(f"select note from {audit} order by 1") == [("post",), ("pre",)]
-    with pytest.raises(PenstockError):
+    with pytest.raises(TargetError, match="no_such_table"):
         flow.run(
             transforms_pre=[f"insert into {audit} values ('lost')"],
             transforms_post=["insert into no_such_table values (1)"],
