@@ -133,6 +133,8 @@ def _settings(schema: Schema, run: RunContext) -> dict[str, str]:
     folded = [name.lower() for name in schema.names]
     return {
         **{name: value for name, value in EXACT.items() if name.startswith("spark.sql.")},
+        # A name in quotes never stands for several columns: only those that are named are read.
+        "spark.sql.parser.quotedRegexColumnNames": "false",
         "spark.sql.caseSensitive": "true" if len(set(folded)) < len(folded) else "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(run.batch_rows),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(run.batch_bytes),

@@ -24,7 +24,7 @@ from penstock.backends.base import (
     Window,
 )
 from penstock.backends.registry import backend
-from penstock.errors import ConfigError, PlanRefused, Unsupported
+from penstock.errors import ConfigError, PlanRefused, TransformError, Unsupported
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
 from penstock.project.model import Pipeline, Project
 from penstock.run.patterns import match_tables
@@ -195,12 +195,22 @@ def prepare(
         afresh = options.full_refresh or existing is None
         window = _window(pipeline, source, None if afresh else stored)
         transform = None
-        want, bound = _tasks(project, pipeline, source, target)
+        want, notes = _tasks(project, pipeline, source, target)
         split: Split | None = None
         loaded = schema
         if path == "spark":
-            split = source.partitions(list(schema), want, window)
-            transform = _transform(project, pipeline, split, schema, run, want)
+            read = _read_by(pipeline, schema)
+            if len(read) < len(schema):
+                notes += (f"{len(read)} of {len(schema)} columns are read: the transform names no other",)
+            split = source.partitions(list(read), want, window)
+            try:
+                transform = _transform(project, pipeline, split, read, run, want)
+            except TransformError:
+                if len(read) == len(schema):
+                    raise
+                # Once more with every column: Spark's message suggests names out of those that it knows.
+                split = source.partitions(list(schema), want, window)
+                transform = _transform(project, pipeline, split, schema, run, want)
             loaded = transform.schema
         planned = plan_load(
             LoadRequest(
@@ -228,8 +238,8 @@ def prepare(
             planned = planned.reading(source.select_sql(reads, window))
             split = Split((), "the statement runs inside the database")
         elif split is None:
-            read = [staged.column.renamed(staged.source) for staged in planned.columns]
-            split = source.partitions(read, want, window) if read else Split((), "nothing to read")
+            columns = [staged.column.renamed(staged.source) for staged in planned.columns]
+            split = source.partitions(columns, want, window) if columns else Split((), "nothing to read")
         return Prepared(
             pipeline,
             table,
@@ -242,7 +252,7 @@ def prepare(
             split,
             window,
             transform,
-            (*source.notes(), *bound),
+            (*source.notes(), *notes),
             source.rows() if path == "fused" and window is None and options.limit is None else None,
             stack.pop_all(),
         )
@@ -319,6 +329,15 @@ def _native(found: Ends, options: RunOptions) -> tuple[bool, str]:
         return False, "--limit reads through Spark"
     same, why = found.target_backend.same_database(found.source, found.target)
     return (True, "both ends are the same database") if same else (False, why)
+
+
+def _read_by(pipeline: Pipeline, schema: Schema) -> Schema:
+    """What must be read for the transform. Of a function nobody can tell before it runs: all."""
+    from penstock.engine.prune import columns_read
+
+    if pipeline.transform_function is not None or pipeline.transform is None:
+        return schema
+    return columns_read(pipeline.transform, schema)
 
 
 def _transform(

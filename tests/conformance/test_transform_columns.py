@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.errors import DataError, PlanRefused
-from penstock.run.pipeline import stage_with_spark
+from penstock.errors import DataError, PlanRefused, TransformError
+from penstock.run.pipeline import _context, stage_with_spark
+from penstock.run.prepare import Prepared, prepare
+from penstock.run.records import RunOptions
 from tests.conformance.harness import Flow, Harness
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
@@ -114,3 +117,57 @@ def test_text_of_bytes_and_lists_is_refused_at_planning(between: Make) -> None:
     ]
     with pytest.raises(PlanRefused, match="cast it in the transform"):
         flow.run(transform="select * from source", columns=columns)
+
+
+# ---------------------------------------------------------------- which are read
+
+
+def prepared(flow: Flow, **options: Any) -> Prepared:
+    pipeline = flow.pipeline(**options)
+    project = flow.project(pipeline)
+    return prepare(project, pipeline, pipeline.table, _context(project, pipeline), RunOptions())
+
+
+@pytest.mark.parametrize("source", ["postgres", "duckdb"])
+def test_only_the_columns_that_a_transform_names_are_read(between: Make, source: str) -> None:
+    flow = between(source, "duckdb")
+    many = ", ".join(f"c{number} integer default {number}" for number in range(20))
+    flow.source.execute(
+        f"create table items (id integer primary key, seen timestamp, {many})",
+        "insert into items (id, seen) values (1, '2024-01-01'), (2, '2025-01-01'), (3, '2999-01-01')",
+    )
+    options: dict[str, Any] = {
+        "transform": "select C3 + c4 as total, count(*) as n from source group by all",
+        "incremental": "seen",
+        "cursor_timezone": "UTC",
+        "lag": "0",
+    }
+    with closing(prepared(flow, **options)) as ready:
+        [partition] = ready.split.partitions
+        assert [column.name for column in partition.columns] == ["c3", "c4"]  # type: ignore[attr-defined]
+        assert "2 of 22 columns are read: the transform names no other" in ready.plan().notes
+    flow.run(**options)
+    assert flow.target.rows("items") == [(7, 2)]
+
+
+def test_a_column_that_spark_cannot_hold_is_in_the_way_only_where_it_is_read(between: Make) -> None:
+    flow = between("duckdb", "duckdb")
+    flow.source.execute("create table items as select 1 as id, timestamp_ns '2024-01-01 00:00:00.000000001' as precise")
+    flow.run(transform="select id from source")
+    assert flow.target.rows("items") == [(1,)]
+    with pytest.raises(PlanRefused, match="column precise"):
+        flow.run(transform="select * from source")
+
+
+def test_a_misspelt_column_is_told_with_the_right_one(between: Make) -> None:
+    flow = between("duckdb", "duckdb")
+    flow.source.execute("create table items as select 1 as id, 2 as amount")
+    with pytest.raises(TransformError, match="`amount`"):
+        flow.plan(transform="select id, amout from source")
+
+
+def test_a_function_gets_every_column(between: Make) -> None:
+    flow = between("duckdb", "duckdb")
+    flow.source.execute("create table items as select 1 as id, 'a' as name")
+    flow.run(transform_function=lambda frame: frame.select(frame.columns[1]))
+    assert flow.target.rows("items") == [("a",)]

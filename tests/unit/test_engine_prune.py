@@ -1,0 +1,77 @@
+"""Which columns are read for a transform's SQL: those that it names, or all."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+import pytest
+
+from penstock.engine.prune import columns_read
+from penstock.schema import Column, Schema
+
+NAMES = ("id", "name", "Amount", "payload")
+
+
+def read(sql: str, names: tuple[str, ...] = NAMES) -> tuple[str, ...]:
+    return columns_read(sql, Schema.of([Column(name, pa.int32()) for name in names])).names
+
+
+@pytest.mark.parametrize(
+    ("sql", "expected"),
+    [
+        ("select id from source", ("id",)),
+        ("select ID, `Name` as n from source", ("id", "name")),
+        ("select s.id * s.amount as total from source as s", ("id", "Amount")),
+        ("select payload.city from source", ("payload",)),
+        ("select count(*) as n from source", ("id",)),
+        ("select name, count(*) as n from source group by all", ("name",)),
+        ("with x as (select id from source) select count(*) as n from x", ("id",)),
+        ("select id from source where exists (select 1 from source b where b.name = source.name)", ("id", "name")),
+        ("select a.id from source a join source b using (id)", ("id",)),
+        ("select id from source union all select payload from source", ("id", "payload")),
+        ("from source select id", ("id",)),
+        ("select id from source lateral view explode(payload) t as each", ("id", "payload")),
+        ("select id, 'amount' as word from source", ("id", "Amount")),  # more than is needed, never less
+    ],
+)
+def test_only_what_is_named_is_read(sql: str, expected: tuple[str, ...]) -> None:
+    assert read(sql) == expected
+
+
+@pytest.mark.parametrize(
+    "sql",
+    [
+        "select * from source",
+        "select s.* from source s",
+        "select id, * from source",
+        "select * except (id) from source",
+        "select id from (select distinct * from source)",
+        "select id from source where id in (select max(id) from (select * from source))",
+        "select count(distinct *) as n from source",
+        "select hash(*) as h from source",
+        "select to_json(struct(*)) as j from source",
+        "from source",
+        "table source",
+        "from source |> where id > 1",
+        "select id from source pivot (sum(amount) for name in ('a'))",
+        "select id from source unpivot (v for k in (amount))",
+        "select a.id from source a natural join source b",
+        "select identifier('na' || 'me') as x from source",
+        "select id from f(table(source))",
+        "select id from source where ${spark.my.test}",
+        "select \u0131d from source",  # Spark takes it for id
+        "select id from source; select 1",
+        "not even sql",
+    ],
+)
+def test_all_is_read_where_columns_may_be_meant_that_are_not_named(sql: str) -> None:
+    assert read(sql) == NAMES
+
+
+def test_names_that_can_be_written_in_several_ways_are_always_read() -> None:
+    assert read("select id from source", ("id", "odd name", "příliš", "a", "A", "b")) == (
+        "id",
+        "odd name",
+        "příliš",
+        "a",
+        "A",
+    )
