@@ -12,6 +12,7 @@ import pytest
 
 from penstock.testing.postgres import EmbeddedPostgres
 from tests.e2e.command import PROJECT, TWICE, Project
+from tests.faults.test_machine_limits import as_anyone
 
 # ---------------------------------------------------------------- what works
 
@@ -307,11 +308,16 @@ def test_trailing_semicolon_and_comment_in_sql_are_harmless(project: Project, ta
 def test_wrong_password_and_wrong_host_say_so(project: Project, shop: EmbeddedPostgres) -> None:
     wrong = project.run("run", "same", SHOP_DSN=f"postgresql://clerk:not-this-one@127.0.0.1:{shop.port}/postgres")
     assert wrong.returncode == 1
-    assert "password" in wrong.stderr
+    assert "the server refuses the user or the password" in wrong.stderr, wrong.stderr
     assert "not-this-one" not in wrong.stderr
-    away = project.run("connections", "test", "shop", SHOP_DSN="postgresql://clerk:not-this-one@127.0.0.1:9/postgres")
-    assert away.returncode == 1
-    assert "not-this-one" not in away.stdout + away.stderr
+    for place, why in (("127.0.0.1:9", "nothing listens there"), ("no.invalid", "the host name is not known")):
+        dsn = f"postgresql://clerk:not-this-one@{place}/postgres"
+        away = project.run("connections", "test", "shop", SHOP_DSN=dsn, COLUMNS="200")
+        assert away.returncode == 1
+        assert f"connection 'shop' cannot be opened: {why} ({place}/postgres)" in away.stdout
+        assert "not-this-one" not in away.stdout + away.stderr
+    other = project.run("connections", "test", "shop", SHOP_DSN="http://127.0.0.1/postgres", COLUMNS="250")
+    assert "the dsn of connection 'shop' cannot be read: it starts with http://, not postgresql://" in other.stdout
 
 
 @pytest.mark.postgres
@@ -344,10 +350,27 @@ def test_missing_driver_says_what_to_install(project: Project, tmp_path: Path) -
 
 @pytest.mark.postgres
 def test_folder_that_cannot_be_written_to_says_so(project: Project) -> None:
+    project.folder.chmod(0o555)
+    done = subprocess.run(
+        project.command("run", "same"),
+        cwd=project.folder, env=project.environment, capture_output=True, text=True, check=False,
+        preexec_fn=as_anyone,
+    )  # fmt: skip
+    project.folder.chmod(0o755)
+    assert done.returncode == 1
+    store = project.folder / ".penstock" / "state.db"
+    said = f"error: the state store {store} cannot be used why: Permission denied kept: the targets were not touched"
+    assert " ".join(done.stderr.split()).startswith(said), done.stderr
+    assert [path.name for path in project.folder.iterdir()] == ["penstock.toml"]
+
+
+@pytest.mark.postgres
+def test_file_in_the_way_of_the_state_folder_says_so(project: Project) -> None:
     (project.folder / ".penstock").write_text("in the way")
     done = project.run("run", "same")
-    assert done.returncode in (1, 2)
-    assert done.stderr.startswith("error:")
+    assert done.returncode == 1
+    store = project.folder / ".penstock" / "state.db"
+    assert " ".join(done.stderr.split()).startswith(f"error: the state store {store} cannot be used why: ")
     assert "this is a bug" not in done.stderr
 
 
