@@ -190,7 +190,8 @@ def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, st
         "spark.sql.redaction.options.regex": SECRET_NAMES,
         "spark.task.maxFailures": str(TASK_ATTEMPTS),
         "spark.python.task.killTimeout": "500ms",  # a cancelled task's worker is killed after this
-        "spark.python.unix.domain.socket.enabled": "true" if local else "false",
+        # A folder for temporary files may have a long path too: then over the loopback, with a secret.
+        "spark.python.unix.domain.socket.enabled": "true" if local and _takes_sockets(sockets) else "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
@@ -274,10 +275,14 @@ def _sweep(parent: Path) -> None:
 
 
 def _socket_folder(folders: list[Path]) -> Path:
-    if len(os.fsencode(folders[0])) <= MAX_SOCKET_FOLDER:
+    if _takes_sockets(folders[0]):
         return folders[0]
     folders.append(Path(tempfile.mkdtemp(prefix="penstock-")))
     return folders[-1]
+
+
+def _takes_sockets(folder: Path) -> bool:
+    return len(os.fsencode(folder)) <= MAX_SOCKET_FOLDER
 
 
 def _forget() -> None:

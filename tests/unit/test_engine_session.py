@@ -169,6 +169,13 @@ def test_a_long_project_path_gets_a_short_socket_folder(tmp_path: Path) -> None:
     short.rmdir()
 
 
+def test_where_no_folder_is_short_enough_workers_are_reached_without_sockets(tmp_path: Path) -> None:
+    enabled = "spark.python.unix.domain.socket.enabled"
+    long = tmp_path / ("x" * session.MAX_SOCKET_FOLDER)
+    assert session.settings(config(), long, long)[enabled] == "false"
+    assert session.settings(config(), long, Path("/tmp/short"))[enabled] == "true"
+
+
 def test_the_archive_is_keyed_by_java_and_jars(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.delenv(archive.OFF, raising=False)
