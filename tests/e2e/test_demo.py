@@ -8,38 +8,64 @@ import signal
 import subprocess
 import sys
 import time
+from itertools import takewhile
 from pathlib import Path
 
 import psutil
 import pytest
+
+from penstock.demo.runner import ORDER
 
 
 @pytest.mark.spark
 @pytest.mark.postgres
 @pytest.mark.timeout(300)
 def test_demo_moves_changes_and_history(tmp_path: Path) -> None:
+    """As text, which is what whoever tries it reads; the figures themselves are in the history."""
+    temporary = tmp_path / "tmp"
+    temporary.mkdir()
+    command = [sys.executable, "-m", "penstock.cli.main"]
+    environment = os.environ | {"TMPDIR": str(temporary), "COLUMNS": "160"}
     began = time.monotonic()
     done = subprocess.run(
-        [sys.executable, "-m", "penstock.cli.main", "demo", "--orders", "2000", "--output", "json"],
-        cwd=tmp_path,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+        [*command, "demo", "--orders", "2000"],
+        cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     assert time.monotonic() - began < 120
-    result = json.loads(done.stdout)
-    first, second = ({run["pipeline"]: run for run in one["runs"]} for one in result["rounds"])
-    assert first["order_lines"]["inserted"] == 8000
-    assert {run["path"] for run in first.values()} == {"native", "fused", "spark"}
-    assert (second["customers"]["inserted"], second["customers"]["updated"]) == (1, 2)
-    assert second["order_lines"]["inserted"] == 500
-    assert second["order_lines"]["deleted"] == 4
-    assert second["events"]["inserted"] == 500
-    versions = [(one["sku"], one["is_current"]) for one in result["history"]]
-    assert versions.count(("SKU-0003", "false")) == 1
-    assert versions.count(("SKU-0003", "true")) == 1
+    for line in ("filling a shop: 2,000 orders with 8,000 lines", "round 2: only what changed is touched"):
+        assert f"• {line}" in done.stderr
+    first, second, history = (lines_after(done.stdout, title) for title in TITLES)
+    assert [line.split()[:2] for line in first] == [["✓", name] for name in ORDER]
+    assert [line.split()[:2] for line in second] == [["✓", name] for name in ORDER]
+    versions = [(line.split()[0], line.endswith("✓")) for line in history if line.startswith("SKU-0003")]
+    assert versions == [("SKU-0003", False), ("SKU-0003", True)]
+    assert "project and warehouse are in penstock-demo" in done.stdout
+    assert "penstock --project penstock-demo runs list" in done.stdout
+
+    listed = [*command, "--project", "penstock-demo", "runs", "list", "--output", "json"]
+    runs = json.loads(subprocess.run(listed, cwd=tmp_path, capture_output=True, text=True, check=True).stdout)
+    kept = [{run["pipeline"]: run for run in part} for part in (runs[len(ORDER) :], runs[: len(ORDER)])]
+    assert kept[0]["order_lines"]["inserted"] == 8000
+    assert {run["path"] for run in kept[0].values()} == {"native", "fused", "spark"}
+    assert (kept[1]["customers"]["inserted"], kept[1]["customers"]["updated"]) == (1, 2)
+    assert (kept[1]["order_lines"]["inserted"], kept[1]["order_lines"]["deleted"]) == (500, 4)
+    assert kept[1]["events"]["inserted"] == 500
+    # Its server lived in the folder for temporary files.
+    assert list(temporary.iterdir()) == []
     assert not [one for one in psutil.process_iter(["cmdline"]) if str(tmp_path) in " ".join(one.info["cmdline"] or [])]
+
+
+TITLES = ("round 1: everything is new", "round 2: after a day's work", "products, with their history (scd2)")
+
+
+def lines_after(text: str, title: str) -> list[str]:
+    """The rows of the table with this title."""
+    lines = iter(text[text.index(title) :].splitlines())
+    for line in lines:
+        if set(line.strip()) == {"─"}:
+            break
+    return list(takewhile(lambda line: line.strip() and not line.startswith("  "), (line.rstrip() for line in lines)))
 
 
 @pytest.mark.postgres
