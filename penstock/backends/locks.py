@@ -12,6 +12,7 @@ import fcntl
 import json
 import os
 import socket
+from contextlib import suppress
 from pathlib import Path
 
 from penstock.errors import Busy, PenstockError, TargetError
@@ -66,11 +67,12 @@ class FileLock:
         return lock
 
     def release(self) -> None:
-        """Remove the file and let go. Safe twice."""
+        """Remove the file and let go; a file that cannot be removed is no lock any more. Safe twice."""
         if self._descriptor is not None:
             descriptor, self._descriptor = self._descriptor, None
             # Removed while still held: whoever waits on this very file will see that it is gone.
-            self.path.unlink(missing_ok=True)
+            with suppress(OSError):
+                self.path.unlink()
             os.close(descriptor)
 
 

@@ -19,102 +19,31 @@ import json
 import os
 import re
 import shutil
+import time
 import uuid
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
-import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.backends.base import Receipt, RunContext, Sink, as_record
 from penstock.backends.locks import FileLock, cannot_write
-from penstock.errors import DataError, StagingLost, TargetError, Unsupported
+from penstock.backends.stored import stored_schema, to_stored
+from penstock.errors import Busy, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column
-from penstock.schema.columns import TIMESTAMP_INFINITY
 
 TOKEN = "token"  # noqa: S105  a file's name
 RUN_ID = re.compile(r"[0-9a-f]{32}")  # how the folder of a run is named
 # Below this, staging is not even begun: a run that dies of a full disk takes others with it.
 FREE_FLOOR = 64 * 1024 * 1024
+# A sweep looks at a lock file that nobody holds for an instant only.
+SWEEP_SECONDS = 10.0
 # Fast on both sides and half the size of nothing; zstd saves a third more and costs twice the CPU.
 COMPRESSION = "lz4"
-
-
-# ---------------------------------------------------------------- what the files hold
-
-
-def stored_type(type_: pa.DataType) -> pa.DataType | None:
-    """The type a Parquet file holds for a canonical type, None where it cannot hold it exactly."""
-    if pa.types.is_timestamp(type_):
-        # Parquet has no seconds; infinity would overflow on the way to a finer unit.
-        return pa.timestamp("us", type_.tz) if type_.unit in {"s", "ms"} else type_
-    if pa.types.is_decimal128(type_):
-        return type_ if 0 <= type_.scale <= type_.precision else None
-    if pa.types.is_list(type_):
-        child = stored_type(type_.value_type)
-        return None if child is None else pa.list_(child)
-    if pa.types.is_map(type_):
-        key, value = stored_type(type_.key_type), stored_type(type_.item_type)
-        return None if key is None or value is None else pa.map_(key, value)
-    if pa.types.is_struct(type_):
-        fields = [(field.name, stored_type(field.type)) for field in type_]
-        return pa.struct(fields) if fields and all(child is not None for _, child in fields) else None
-    return type_ if type_ in _AS_THEY_ARE else None
-
-
-_AS_THEY_ARE = frozenset(
-    {
-        pa.bool_(),
-        *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
-        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
-        *(pa.float32(), pa.float64()),
-        *(pa.string(), pa.binary(), pa.uuid(), pa.json_()),
-        *(pa.date32(), pa.time64("us"), pa.time64("ns")),
-    }
-)
-
-
-def stored_schema(columns: Sequence[Column]) -> pa.Schema:
-    """The schema of a staging file; refuses what Parquet would change (durations, intervals)."""
-    fields = []
-    for column in columns:
-        stored = stored_type(column.type)
-        if stored is None:
-            raise Unsupported(
-                f"column {column.name!r} cannot be staged exactly",
-                why=f"Parquet does not hold {column.type} as it is",
-                remedy=f'columns.{column.name} = "text"',
-            )
-        fields.append(pa.field(column.name, stored))
-    return pa.schema(fields)
-
-
-def to_stored(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """An array as the file holds it."""
-    if array.type == type_:
-        return array
-    if pa.types.is_timestamp(array.type) and pa.types.is_timestamp(type_):
-        return _finer(array, type_)
-    return array.cast(type_)
-
-
-def _finer(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Seconds or milliseconds as microseconds, infinities staying what they are."""
-    numbers = array.cast(pa.int64())
-    infinite = pc.equal(pc.abs(numbers), TIMESTAMP_INFINITY)
-    factor = 1_000_000 if array.type.unit == "s" else 1_000
-    try:
-        scaled = pc.multiply_checked(pc.if_else(infinite, 0, numbers), factor)
-    except pa.ArrowInvalid as error:
-        raise DataError(
-            "a timestamp is out of range",
-            why=f"{array.type} reaches further than {type_}",
-            kept="nothing was committed",
-        ) from error
-    return pc.if_else(infinite, numbers, scaled).cast(type_)
 
 
 # ---------------------------------------------------------------- workers
@@ -148,9 +77,9 @@ class ParquetSink(Sink):
         except OSError as error:
             raise self._failed(error) from error
         finally:
-            partial.unlink(missing_ok=True)
-            if not published:
-                final.unlink(missing_ok=True)
+            for path in (partial,) if published else (partial, final):
+                with suppress(OSError):  # swept with the folder; it must not hide what went wrong
+                    path.unlink()
         # If we died here, the receipt stands, and the next attempt at this part returns it.
         failpoint("sink.receipt")
         return winner
@@ -209,7 +138,8 @@ class ParquetSink(Sink):
             sync(self.folder)
             return receipt
         finally:
-            temporary.unlink(missing_ok=True)
+            with suppress(OSError):
+                temporary.unlink()
 
     def _receipt_file(self, part: int) -> Path:
         return self.folder / f"r{self.table}-p{part}.json"
@@ -266,13 +196,13 @@ class StagingArea:
         self._lock = lock
 
     @staticmethod
-    def create(base: Path, run: RunContext, *, expected_bytes: int | None = None) -> StagingArea:
+    def create(base: Path, run: RunContext) -> StagingArea:
         """An empty folder. Its lock comes first: a sweep between the two would take it for dead."""
         try:
             area = StagingArea(base, run, _lock_run(base, run))
             try:
                 area.folder.mkdir()
-                area._check_space(expected_bytes)
+                area._check_space()
                 token = area.folder / TOKEN
                 token.write_text(run.run_id)
                 sync(token)
@@ -312,27 +242,35 @@ class StagingArea:
             remedy="run it again; if it happens twice, look for something that cleans the staging area",
         )
 
-    def _check_space(self, expected_bytes: int | None) -> None:
-        free = shutil.disk_usage(self.folder).free
-        if free < max(expected_bytes or 0, FREE_FLOOR):
+    def _check_space(self) -> None:
+        if shutil.disk_usage(self.folder).free < FREE_FLOOR:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
-    def remove(self) -> None:
-        """Remove what was staged. Safe twice."""
-        _remove_run(self.folder, ignore_errors=True)
-
     def close(self) -> None:
-        """Remove what was staged, then let go: in the other order a sweep might race with us."""
-        self.remove()
+        """Remove what was staged, then let go: in the other order a sweep might race with us. Safe twice.
+
+        What cannot be removed stays for the next sweep; it must not keep the lock, nor take the place of the
+        error that ended the run.
+        """
+        with suppress(OSError):
+            _remove_run(self.folder)
         self._lock.release()
-        _remove_empty(self.base)
+        with suppress(OSError):  # not empty: other runs have their folders in it
+            self.base.rmdir()
 
 
 def _lock_run(base: Path, run: RunContext) -> FileLock:
+    deadline = time.monotonic() + SWEEP_SECONDS
     while True:
-        base.mkdir(parents=False, exist_ok=True)
+        with suppress(FileExistsError):  # `exist_ok` fails if it is removed at this moment
+            base.mkdir()
         try:
             return FileLock.acquire(base / f"{run.run_id}.lock", run.run_id, run.pipeline, f"staging of {run.run_id}")
+        except Busy:
+            # Nobody else has this run's id: a sweep has found the file before it was locked.
+            if time.monotonic() > deadline:
+                raise
+            time.sleep(0.01)
         except TargetError as error:
             # The base was empty, and the last run that used it removed it just now.
             if isinstance(error.__cause__, FileNotFoundError):
@@ -342,11 +280,11 @@ def _lock_run(base: Path, run: RunContext) -> FileLock:
 
 def sweep(base: Path) -> tuple[str, ...]:
     """Remove the folders of dead runs: those whose lock is free. Their names."""
-    leftovers = sorted(path for path in base.iterdir() if _is_run(path)) if base.is_dir() else []
-    dead = [
-        (path, lock) for path in leftovers if (lock := FileLock.try_acquire(base / f"{path.name}.lock")) is not None
-    ]
+    dead: list[tuple[Path, FileLock]] = []
     try:
+        for path in sorted(_entries(base)):
+            if _is_run(path) and (lock := _try_lock(base / f"{path.name}.lock")) is not None:
+                dead.append((path, lock))
         if dead:
             failpoint("sweep.begin")
         for path, _ in dead:
@@ -358,35 +296,53 @@ def sweep(base: Path) -> tuple[str, ...]:
             lock.release()
     if dead:
         failpoint("sweep.done")
-    for orphan in base.glob("*.lock") if base.is_dir() else ():
-        if RUN_ID.fullmatch(orphan.stem) and (lock := FileLock.try_acquire(orphan)) is not None:
+    for orphan in _entries(base):
+        if orphan.suffix == ".lock" and RUN_ID.fullmatch(orphan.stem) and (lock := _try_lock(orphan)) is not None:
             lock.release()
     return tuple(path.name for path, _ in dead)
+
+
+def _try_lock(path: Path) -> FileLock | None:
+    """The lock of a run that is dead; of one that has just ended, the base may be gone too."""
+    try:
+        return FileLock.try_acquire(path)
+    except FileNotFoundError:
+        return None
+
+
+def _entries(folder: Path) -> list[Path]:
+    """What is in a folder; nothing if another run has removed it meanwhile."""
+    try:
+        return list(folder.iterdir())
+    except (FileNotFoundError, NotADirectoryError):
+        return []
 
 
 def _is_run(folder: Path) -> bool:
     """Whether a run has made this folder: whatever else lies in the base is somebody's own."""
     if not RUN_ID.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
         return False
-    names = {entry.name for entry in folder.iterdir()}
+    names = {entry.name for entry in _entries(folder)}
     if TOKEN not in names:
         return not names
+    try:
+        text = (folder / TOKEN).read_text(errors="replace")
+    except FileNotFoundError:
+        return False  # its run ends at this moment
     # A run that died while it wrote its token has left an empty one, and nothing beside it.
-    text = (folder / TOKEN).read_text(errors="replace")
     return text == folder.name or (text == "" and names == {TOKEN})
 
 
-def _remove_run(folder: Path, *, ignore_errors: bool = False) -> None:
-    """Remove a run's folder, the token last: if we died half way, the next sweep still knows it."""
-    for entry in folder.iterdir() if folder.is_dir() else ():
+def _remove_run(folder: Path) -> None:
+    """Remove a run's folder, the token last: if we died half way, or one file stays, a sweep still knows it."""
+    failed: OSError | None = None
+    for entry in _entries(folder):
         if entry.name != TOKEN and not entry.is_dir():
-            entry.unlink(missing_ok=True)
-    shutil.rmtree(folder, ignore_errors=ignore_errors)
-
-
-def _remove_empty(base: Path) -> None:
-    try:
-        base.rmdir()
-    except OSError as error:
-        if error.errno not in {errno.ENOTEMPTY, errno.ENOENT, errno.EEXIST}:
-            raise
+            try:
+                entry.unlink(missing_ok=True)
+            except OSError as error:
+                failed = error
+    if failed is not None:
+        raise failed
+    with suppress(FileNotFoundError):
+        shutil.rmtree(folder)

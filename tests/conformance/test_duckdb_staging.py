@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import resource
+import shutil
+import threading
 import uuid
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -16,7 +20,7 @@ import pytest
 from penstock.backends import staging
 from penstock.errors import SourceError, StagingLost, TargetError
 from penstock.schema import Column
-from tests.conformance.duckdb_bench import BACKEND, INTS, Files, ints
+from tests.conformance.duckdb_bench import BACKEND, INTS, Files, ints, load_batches
 
 # ---------------------------------------------------------------- tasks
 
@@ -52,7 +56,7 @@ def test_a_worker_without_the_token_writes_nothing(files: Files) -> None:
     sink = area.sink(0, INTS)
     with pytest.raises(StagingLost, match="is not here"):
         replace(sink, folder=files.folder).write(0, ints(1))
-    area.remove()
+    shutil.rmtree(area.folder)
     with pytest.raises(StagingLost, match="is not here"):
         sink.write(0, ints(1))
     area.close()
@@ -84,11 +88,92 @@ def test_a_full_disk_is_said_and_leaves_nothing(files: Files) -> None:
     area.close()
 
 
-def test_free_space_is_checked_before_staging(files: Files) -> None:
+def test_free_space_is_checked_before_staging(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(staging, "FREE_FLOOR", 2**60)
     with pytest.raises(TargetError, match="the disk is full"):
-        staging.StagingArea.create(files.folder / "stage", files.run(), expected_bytes=2**60)
+        staging.StagingArea.create(files.folder / "stage", files.run())
     assert files.leftovers() == []
     assert not (files.folder / "stage").exists()
+
+
+# ---------------------------------------------------------------- what cannot be removed
+
+
+def refuse(monkeypatch: pytest.MonkeyPatch, suffix: str) -> None:
+    """From now on the file system refuses to remove such files, as a broken disk does."""
+    unlink = Path.unlink
+
+    def broken(path: Path, *, missing_ok: bool = False) -> None:
+        if path.suffix == suffix:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        unlink(path, missing_ok=missing_ok)
+
+    monkeypatch.setattr(Path, "unlink", broken)
+
+
+def test_a_file_that_stays_keeps_no_lock_and_is_left_to_the_next_sweep(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plan = files.plan(INTS)
+    load = BACKEND.target(files.config("target"), plan.run).begin(plan)
+    receipt = load.sink(0).write(0, ints(1))
+    with monkeypatch.context() as patched:
+        refuse(patched, ".parquet")
+        load.commit([receipt])
+        load.close()
+        assert [path.name for path in files.config("target").staging_base.iterdir()] == [plan.run.run_id]
+        with pytest.raises(TargetError, match="Input/output error"):
+            load_batches(files, INTS, *ints(2))
+    load_batches(files, INTS, *ints(2))
+    assert files.sql("target", "select id from t order by id") == [(1,), (2,)]
+    assert files.leftovers() == []
+
+
+def test_a_lock_file_that_stays_is_no_lock(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        refuse(patched, ".lock")
+        load_batches(files, INTS, *ints(1))
+        load_batches(files, INTS, *ints(2))
+    load_batches(files, INTS, *ints(3))
+    assert files.sql("target", "select count(*) from t") == [(3,)]
+
+
+def test_what_cannot_be_removed_does_not_hide_that_the_disk_is_full(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    area = staging.StagingArea.create(files.folder / "stage", files.run())
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "sync", full)
+        refuse(patched, ".part")
+        with pytest.raises(TargetError, match="the disk is full"):
+            area.sink(0, INTS).write(0, ints(1))
+    area.close()
+
+
+def test_a_sweep_beside_runs_that_come_and_go(files: Files) -> None:
+    base, stop = files.folder / "stage", threading.Event()
+
+    def come_and_go() -> int:
+        runs = 0
+        while not stop.is_set():
+            area = staging.StagingArea.create(base, files.run())
+            area.sink(0, INTS).write(0, ints(1))
+            area.close()
+            runs += 1
+        return runs
+
+    with ThreadPoolExecutor(2) as pool:
+        runs = [pool.submit(come_and_go) for _ in range(2)]
+        try:
+            for _ in range(3_000):
+                staging.sweep(base)
+        finally:
+            stop.set()
+        assert all(run.result() > 0 for run in runs)
 
 
 # ---------------------------------------------------------------- a folder of the user's

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from penstock.backends.base import Native, TargetColumn, Verdict
 from penstock.backends.duckdb import types
 from penstock.backends.duckdb.dialect import DuckDBDialect, render
-from penstock.backends.staging import stored_schema, stored_type, to_stored
+from penstock.backends.stored import stored_schema, stored_type, to_stored
 from penstock.errors import DataError, PlanRefused, Unsupported
 from penstock.schema import AddKey, Column, ColumnDef, CreateEnum, CreateTable, Logical, TableName
 from penstock.schema.columns import TIMESTAMP_INFINITY

@@ -340,8 +340,10 @@ class DuckDBLoad(Load):
             self._staging.close()
 
     def close(self) -> None:
-        self.abort()
-        self._lock.release()
+        try:
+            self.abort()
+        finally:
+            self._lock.release()
 
 
 def _raw_sql(session: Session, load: TableLoad, files: Sequence[Path]) -> str:
