@@ -46,6 +46,20 @@ def test_run_by_tag_shows_a_line_per_phase_and_a_table(project: Project) -> None
 
 
 @pytest.mark.postgres
+def test_full_refresh_reads_everything_again_and_limit_is_refused_with_a_watermark(project: Project) -> None:
+    project.write(PROJECT + 'incremental = "id"\nlag = "0"\n')
+    assert [project.json("run", "same", *words)[0]["rows"] for words in ((), (), ("--full-refresh",))] == [
+        1000,
+        0,
+        1000,
+    ]
+    refused = project.run("run", "same", "--limit", "7")
+    assert refused.returncode == 2
+    assert "--limit is refused for pipeline same" in refused.stderr
+    assert "the watermark would pass rows that were not read" in refused.stderr
+
+
+@pytest.mark.postgres
 def test_dry_run_moves_nothing(project: Project) -> None:
     done = project.run("run", "--all", "--dry-run")
     assert done.returncode == 0, done.stderr

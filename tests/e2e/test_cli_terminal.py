@@ -1,0 +1,118 @@
+"""A run on a terminal: a bar while it takes longer, nothing left of it afterwards. On a pseudo-terminal."""
+
+from __future__ import annotations
+
+import os
+import pty
+import re
+import subprocess
+import termios
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import duckdb
+import pytest
+
+from penstock.cli.progress import BAR_AFTER_SECONDS
+from penstock.observe.failpoints import ENV
+from tests.e2e.command import PROJECT, Project
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+MODULE = """
+import penstock as ps
+
+
+@ps.pipeline(source="shop", target="warehouse.main.shouted", mode="append")
+def shouted():
+    return "select id, name, balance from public.customers order by id"
+
+
+def shout(name):
+    return name.upper()
+
+
+@shouted.transform
+def louder(customers):
+    from pyspark.sql.functions import udf
+
+    return customers.withColumn("name", udf(shout, "string")("name"))
+"""
+WAIT_SECONDS = 90.0
+
+
+class Terminal:
+    """What a command has written to its terminal."""
+
+    def __init__(self, handle: int) -> None:
+        self._handle = handle
+        self.text = ""
+
+    def read_until(self, done: Callable[[], bool]) -> None:
+        """Until it is done, or the last process has closed its end."""
+        deadline = time.monotonic() + WAIT_SECONDS
+        while not done():
+            assert time.monotonic() < deadline, self.text
+            try:
+                self.text += os.read(self._handle, 65536).decode(errors="replace")
+            except BlockingIOError:
+                time.sleep(0.05)
+            except OSError:
+                return
+
+    @property
+    def lines(self) -> list[str]:
+        """Without colours and movements of the cursor."""
+        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text)
+        return [line.rstrip() for line in re.split(r"[\r\n]+", plain) if line.strip()]
+
+
+@contextmanager
+def on_a_terminal(
+    project: Project, *words: str, **environment: str
+) -> Iterator[tuple[subprocess.Popen[bytes], Terminal]]:
+    here, there = pty.openpty()
+    termios.tcsetwinsize(there, (40, 120))
+    os.set_blocking(here, False)
+    process = subprocess.Popen(
+        project.command(*words),
+        cwd=project.folder,
+        env={name: value for name, value in project.environment.items() if name != "COLUMNS"}
+        | {"TERM": "xterm-256color"}
+        | environment,
+        stdin=there,
+        stdout=there,
+        stderr=there,
+    )
+    os.close(there)
+    try:
+        yield process, Terminal(here)
+    finally:
+        process.kill()
+        process.wait()
+        os.close(here)
+
+
+def test_bar_shows_while_a_run_takes_longer_and_is_gone_when_it_is_done(project: Project) -> None:
+    """The pipeline is of a Python module whose function the workers import; `--limit` cuts what is read."""
+    (project.folder / "shouting.py").write_text(MODULE)
+    project.write('[project]\nmodules = ["shouting"]\n' + PROJECT)
+    marker = project.folder / "held"
+    paused = {ENV: f"copy.done=pause:{marker}"}
+    began = time.monotonic()
+    with on_a_terminal(project, "run", "shouted", "--limit", "7", **paused) as (process, seen):
+        seen.read_until(lambda: any(re.search(r"shouted copying ━+ 7 rows", line) for line in seen.lines))
+        assert time.monotonic() - began >= BAR_AFTER_SECONDS
+        seen.read_until(marker.exists)
+        assert not any(line.startswith("✓") for line in seen.lines)
+        marker.unlink()
+        seen.read_until(lambda: False)
+        assert process.wait(WAIT_SECONDS) == 0, seen.lines
+    # The line of the bar was cleared; what stays is the table of what was done.
+    stays = seen.text[seen.text.rindex("\x1b[2K") :]
+    assert "━ 7 rows" not in stays
+    assert re.search(r"✓.*shouted.*append.*spark", stays)
+    with duckdb.connect(str(project.folder / "warehouse.duckdb"), read_only=True) as warehouse:
+        rows = warehouse.sql("select id, name, cast(balance as varchar) from shouted order by 1").fetchall()
+    assert rows == [(n, f"NAME {n}", f"{n / 7:.12f}") for n in range(1, 8)]
