@@ -175,8 +175,9 @@ def counters(folder: Path) -> list[dict[str, Any]]:
     """The counter of every attempt, with the part it is of."""
     found = []
     for path in folder.glob("[0-9]*.json"):
-        state = json.loads(path.read_text())
-        found.append(state | {"part": path.name.partition(".")[0]})
+        with suppress(FileNotFoundError):  # its task has just ended on a full disk
+            state = json.loads(path.read_text())
+            found.append(state | {"part": path.name.partition(".")[0]})
     return found
 
 

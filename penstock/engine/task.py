@@ -15,6 +15,7 @@ import time
 import traceback
 import uuid
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
@@ -104,7 +105,8 @@ class Counter:
             self.rows += batch.num_rows
             self.bytes += batch.nbytes
             if time.monotonic() - self.written >= COUNTER_SECONDS:
-                self.write()
+                with suppress(OSError):  # progress that cannot be told stops no copy
+                    self.write()
 
     def write(self) -> None:
         pid = os.getpid()
@@ -114,12 +116,16 @@ class Counter:
         self.written = time.monotonic()
 
     def end(self) -> None:
-        """Say that the worker is free. If it is killed before this, its pid is gone, which says the same."""
+        """Say that the worker is free. If it is killed before this, its pid is gone, which says the same.
+
+        Never raises: on a full disk, or when the run's folder is gone, it would hide what ended the task.
+        """
         self.done = True
         try:
             self.write()
-        except FileNotFoundError:
-            return  # the run was aborted and its staging is gone: nobody asks any more
+        except OSError:
+            with suppress(OSError):
+                self.path.unlink()  # takes no room, and says that nobody is busy here
 
 
 def replace_text(path: Path, text: str) -> None:
@@ -206,10 +212,13 @@ def carry_out(run: RunContext, part: int, batches: Callable[[], Iterator[pa.Reco
 
 
 def tell(run: RunContext, error: PenstockError) -> None:
-    """Leave an error where the driver looks while the other tasks still run."""
+    """Leave an error where the driver looks while the other tasks still run.
+
+    On a full disk it is not left: it travels with the task's own end, only later.
+    """
     path = folder_of(run) / f"{uuid.uuid4().hex}.error"
-    if path.parent.is_dir():
-        beside = path.with_suffix(".part")
+    beside = path.with_suffix(".part")
+    with suppress(OSError):
         # Only for this user's eyes: the record may hold key values.
         with os.fdopen(os.open(beside, os.O_CREAT | os.O_EXCL | os.O_WRONLY, 0o600), "w") as file:
             json.dump({"error": error.to_record()}, file)

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
+import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -10,6 +13,7 @@ import pyarrow as pa
 import pytest
 
 from penstock.backends.base import Receipt, RunContext, Sink
+from penstock.backends.locks import cannot_write
 from penstock.engine import job, task
 from penstock.errors import DataError, LinkLost, PenstockError, from_record
 from penstock.schema import Column
@@ -120,6 +124,45 @@ def test_a_full_disk_is_told_by_name(run: RunContext) -> None:
     back = from_record(json.loads(line)["error"])
     assert back.what == "a task failed: No space left on device"
     assert "/secret/place" not in line
+
+
+class Filling(Sink):
+    """Fills the disk that the counters are on, and says so."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.monkeypatch = monkeypatch
+
+    def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        full = OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        def refuse(*_: object, **__: object) -> int:
+            raise full
+
+        self.monkeypatch.setattr(task, "COUNTER_SECONDS", 0)
+        self.monkeypatch.setattr(Path, "write_text", refuse)
+        self.monkeypatch.setattr(os, "open", refuse)
+        list(batches)
+        raise cannot_write(full, Path("staging"))
+
+
+def test_a_full_disk_is_told_although_the_counters_are_on_it_too(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patched:
+        line = task.carry_out(run, 0, lambda: iter([batch(a=pa.array([1]))]), Filling(patched))
+    assert from_record(json.loads(line)["error"]).what == "the disk is full"
+    assert job.busy(task.folder_of(run)) == []
+
+
+def test_an_aborted_runs_folder_is_not_made_again(run: RunContext) -> None:
+    def abort() -> Iterator[pa.RecordBatch]:
+        shutil.rmtree(run.staging)
+        return iter([batch(a=pa.array([1]))])
+
+    line = task.carry_out(run, 0, abort, Counting())
+    assert "receipt" in json.loads(line)
+    task.tell(run, DataError("too late"))
+    assert not run.staging.exists()
 
 
 def test_a_dead_worker_is_not_busy(run: RunContext) -> None:
