@@ -370,7 +370,7 @@ def test_4_keys_duplicates_are_found_under_the_targets_collation(
 ) -> None:
     here = harness(backend)
     flow = Flow(here, here, tmp_path)
-    type_sql, cast = "varchar collate nocase", "varchar"
+    type_sql, cast = "varchar collate nocase.noaccent", "varchar"
     if backend == "postgres":  # the suite's server has no ICU, hence no collation of that kind
         here.execute("create extension citext")
         type_sql = cast = "citext"

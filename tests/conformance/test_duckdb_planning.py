@@ -80,7 +80,7 @@ def test_inspect_tells_keys_defaults_generated_columns_and_constraints(files: Fi
     files.sql(
         "target",
         "create table t (id integer primary key, name varchar collate nocase default 'x', twice integer as (id * 2),"
-        " rate double check (rate > 0))",
+        " rate double check (rate > 0), word varchar collate nocase.noaccent)",
         "create view v as select 1 as id",
     )
     target = BACKEND.target(files.config("target"), files.run())
@@ -92,6 +92,7 @@ def test_inspect_tells_keys_defaults_generated_columns_and_constraints(files: Fi
         ("name", "VARCHAR COLLATE nocase", True, True, False),
         ("twice", "INTEGER", True, True, True),
         ("rate", "DOUBLE", True, False, False),
+        ("word", "VARCHAR COLLATE nocase.noaccent", True, False, False),
     ]
     assert any("CHECK" in note for note in found.notes)
     view = target.inspect(TableName(None, "v"))

@@ -226,7 +226,8 @@ def _collations(sql: str) -> dict[str, str]:
     if " collate " not in sql.lower():
         return {}
     return {
-        column.name: f" COLLATE {collation.this.name}"
+        # The whole of it: `nocase.noaccent` is parsed like the name of a column.
+        column.name: f" COLLATE {collation.this.sql(dialect='duckdb')}"
         for column in sqlglot.parse_one(sql, dialect="duckdb").find_all(exp.ColumnDef)
         for collation in column.find_all(exp.CollateColumnConstraint)
     }
