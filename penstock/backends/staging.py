@@ -207,7 +207,7 @@ class StagingArea:
                 token.write_text(run.run_id)
                 sync(token)
                 sync(area.folder)
-            except BaseException:
+            except BaseException:  # Ctrl-C too: what was begun is this run's to remove
                 area.close()
                 raise
         except OSError as error:

@@ -106,7 +106,7 @@ def make() -> Path:
             made = Path(scratch) / "spark.jsa"
             try:
                 training.run(java, [*options, f"-XX:ArchiveClassesAtExit={made}"], Path(scratch), TRAINING_SECONDS)
-            except Exception:
+            except Exception:  # whatever it was, it is not tried again at every start
                 archive.failed.touch()
                 raise
             # If we died before this line, the next first run would train again; a torn file has another name.

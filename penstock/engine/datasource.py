@@ -32,7 +32,7 @@ def source_class(partitions: Sequence[Partition], schema: Schema, run: RunContex
         def __init__(self, number: int) -> None:
             self.number = number
 
-    class Reader(DataSourceReader):  # type: ignore[misc]
+    class Reader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
         def partitions(self) -> Sequence[Any]:
             return [Piece(number) for number in range(len(pieces))] or [Piece(-1)]
 
@@ -40,7 +40,7 @@ def source_class(partitions: Sequence[Partition], schema: Schema, run: RunContex
             if partition.number >= 0:
                 yield from batches(pieces[partition.number], schema, run)
 
-    class Source(DataSource):  # type: ignore[misc]
+    class Source(DataSource):  # type: ignore[misc]  # pyspark is untyped here
         @classmethod
         def name(cls) -> str:
             return name

@@ -73,7 +73,7 @@ class Job:
                 worker.start()
                 while not self._ended.wait(POLL_SECONDS):
                     self._watch(folder)
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C too: no task outlives the wait
             self._cancel()
             if isinstance(error, KeyboardInterrupt):
                 raise Cancelled("the run was cancelled", kept="nothing was committed") from None

@@ -139,7 +139,7 @@ def _connect(remote: str) -> _Running:
 
     try:
         return _Running(SparkSession.builder.remote(remote).create())
-    except Exception as error:
+    except Exception as error:  # its client raises gRPC's errors, its own and plain ones
         raise SparkError(
             "the Spark Connect server does not answer",
             why=one_line(error),
@@ -161,7 +161,7 @@ def _start(config: SparkSettings, project_root: Path) -> _Running:
         from penstock.engine import job  # it brings Arrow along, for which the JVM need not wait
 
         job.sweep(project_root / ".penstock" / "staging")
-    except BaseException as error:
+    except BaseException as error:  # Ctrl-C too: no JVM and no folder is left
         _end(jvm, folders)
         if isinstance(error, PenstockError) or not isinstance(error, Exception):
             raise

@@ -171,7 +171,7 @@ def _arrow_type(field: StructField) -> pa.DataType:
 
     try:
         type_ = to_arrow_type(field.dataType, timestamp_utc=True)
-    except Exception as error:
+    except Exception as error:  # pyspark has several kinds for a type that Arrow lacks
         raise _unsupported(field) from error
     canonical = _canonical(type_)
     if canonical is None:

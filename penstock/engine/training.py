@@ -47,7 +47,7 @@ def _exercise(spark: Any) -> None:
         def read(self, partition: Any) -> Iterator[tuple[int, str]]:  # noqa: ARG002  Spark's own signature
             yield from [(1, "a"), (2, "b")]
 
-    class Numbers(DataSource):  # type: ignore[misc]
+    class Numbers(DataSource):  # type: ignore[misc]  # pyspark is untyped here
         @classmethod
         def name(cls) -> str:
             return "penstock_training"

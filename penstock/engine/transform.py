@@ -162,10 +162,10 @@ def _by_function(function: Function, frame: DataFrame) -> DataFrame:
     try:
         made = function(frame)
         if isinstance(made, Frame):
-            made.schema  # noqa: B018
+            made.schema  # noqa: B018  analysed here, as SQL is
     except PenstockError:
         raise
-    except Exception as error:
+    except Exception as error:  # whatever a user's function raises is their message
         why = _message(error) if isinstance(error, PySparkException) else _first_line(error)
         raise TransformError(
             f"the transform function {place} failed",

@@ -248,7 +248,7 @@ class _Attempt:
             failpoint("run.finish")
             self._end("done", **_counts(result))
             self.tell("done", result.rows, self.record.bytes or 0)
-        except BaseException as error:
+        except BaseException as error:  # Ctrl-C too: the history says how it ended
             if self.committed is None:
                 stopped = isinstance(error, (KeyboardInterrupt, Cancelled, SystemExit))
                 if isinstance(error, PenstockError):
@@ -310,7 +310,7 @@ class _Attempt:
         except BeyondArrow as error:
             load.abort()
             raise _final(error, prepared) from error
-        except BaseException:
+        except BaseException:  # Ctrl-C too: staging goes, unless the load is there
             if load.result is None:
                 load.abort()
             raise

@@ -183,7 +183,7 @@ def open_file(
     session = Session(connection, path, read_only=read_only)
     try:
         _configure(session, config, threads, memory_limit)
-    except BaseException:
+    except BaseException:  # Ctrl-C too: an open file keeps others out
         session.close()
         raise
     return session

@@ -146,7 +146,7 @@ class DuckDBSource(Source):
             self._table = self._find(request.table) if request.table is not None else None
             self._relation = self._table_sql() if self._table is not None else self._query_sql()
             self._types = self._describe()
-        except BaseException:
+        except BaseException:  # Ctrl-C too: an open file keeps others out
             self._session.close()
             raise
 

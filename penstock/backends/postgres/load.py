@@ -139,7 +139,7 @@ class PostgresLoad(Load):
                 staged[number] = self._bring_in(number, load, receipts, counts)
             record_load(session, self._plan, staged)
             failpoint("commit.loaded")
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no transaction stays open
             self._roll_back()
             raise
         done = result(counts, sum(staged.values()))

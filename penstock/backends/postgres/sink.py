@@ -128,7 +128,7 @@ class PostgresSink(Sink):
                     column = pa.repeat(pa.scalar(part, pa.int64()), batch.num_rows)
                     encoded = encoded.append_column(PART, column)
                 yield encoded
-        except BaseException as error:
+        except BaseException as error:  # ADBC would tell it in words of its own
             feed.error = error
             raise
 
