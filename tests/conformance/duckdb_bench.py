@@ -55,7 +55,7 @@ class Files:
 
     def source(self, name: str = "source", **request: object) -> Source:
         made = {"table": TableName(None, "t")} if "query" not in request else {}
-        return BACKEND.source(self.config(name), ReadRequest(**(made | request)), self.run())  # type: ignore[arg-type]
+        return BACKEND.source(self.config(name), ReadRequest(**(made | request)), self.run())  # type: ignore[arg-type]  # fields by name
 
     def plan(self, columns: Sequence[Column], run: RunContext | None = None, table: str = "t") -> LoadPlan:
         """Create the table if it is not there, and append."""
@@ -86,7 +86,7 @@ class Files:
         try:
             split = source.partitions(list(schema), want)
             sink = pickle.loads(pickle.dumps(load.sink(0)))  # noqa: S301  as Spark carries it
-            parts = pickle.loads(pickle.dumps(split.partitions))  # noqa: S301
+            parts = pickle.loads(pickle.dumps(split.partitions))  # noqa: S301  our own, just pickled
             receipts = [sink.write(number, part.read()) for number, part in enumerate(parts)]
             source.close()
             load.commit(receipts)

@@ -116,7 +116,7 @@ def test_1_splitting_a_mixed_family_reads_each_member_once(
     with reading(postgres.dsn, table="public.top") as source:
         pieces = source.partitions(list(source.schema()), 4).partitions
         assert len(pieces) > 1
-        assert all(piece.guards for piece in pieces)  # type: ignore[attr-defined]
+        assert all(piece.guards for piece in pieces)  # type: ignore[attr-defined]  # the backend's own part
         ids = [n for piece in pieces for batch in piece.read() for n in batch.column("id").to_pylist()]
     assert sorted(ids) == list(range(1, 211))
 
@@ -154,13 +154,13 @@ def test_1_sessions_a_worker_on_another_server_reads_nothing(postgres: PostgresH
         other = PostgresConfig(name="db", dsn=elsewhere.dsn).conninfo()
         PostgresHarness(elsewhere.dsn).execute("create table t as select generate_series(1, 10) as id")
         with pytest.raises(SourceMoved):
-            list(replace(piece, conninfo=other).read())  # type: ignore[type-var]
+            list(replace(piece, conninfo=other).read())  # type: ignore[type-var]  # the backend's own dataclass
         # A snapshot of the same name may exist there: the server's identity decides.
-        moment = piece.moment  # type: ignore[attr-defined]
+        moment = piece.moment  # type: ignore[attr-defined]  # the backend's own part
         for field in ("started", "system", "database"):
             forged = replace(moment, identity=replace(moment.identity, **{field: "another"}))
             with pytest.raises(SourceMoved) as caught:
-                list(replace(piece, moment=forged).read())  # type: ignore[type-var]
+                list(replace(piece, moment=forged).read())  # type: ignore[type-var]  # the backend's own dataclass
             assert "another server" in caught.value.why
         assert isinstance(moment.identity, Identity)
         assert rows_of(source) == 10

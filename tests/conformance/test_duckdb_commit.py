@@ -133,10 +133,10 @@ def test_a_lost_answer_to_commit_is_looked_up_not_repeated(files: Files, monkeyp
     load = BACKEND.target(files.config("target"), plan.run).begin(plan)
     receipt = load.sink(0).write(0, ints(1))
     # DuckDB answers the second COMMIT of a transaction with an error: the first has taken effect.
-    again = load._send_commit  # type: ignore[attr-defined]
+    again = load._send_commit  # type: ignore[attr-defined]  # the backend's own part
 
     def twice(session: object, *done: object) -> None:
-        session.connection.execute("commit")  # type: ignore[attr-defined]
+        session.connection.execute("commit")  # type: ignore[attr-defined]  # the backend's own part
         again(session, *done)
 
     monkeypatch.setattr(load, "_send_commit", twice)

@@ -165,12 +165,12 @@ def windowed(
     files: Files, lower: str | None, cursor: Cursor, on_null: str = "error", now: str = ""
 ) -> tuple[str, list[object]]:
     source = files.source(keys=("id",))
-    source._now = now or source._now  # type: ignore[attr-defined]
+    source._now = now or source._now  # type: ignore[attr-defined]  # the backend's own part
     try:
         upper = source.upper(cursor)
-        window = Window(cursor.column, lower, upper, on_null)  # type: ignore[arg-type]
+        window = Window(cursor.column, lower, upper, on_null)  # type: ignore[arg-type]  # a choice of a table of cases
         parts = source.partitions([source.schema()["id"]], 1, window).partitions
-        return upper, sorted(value for part in parts for value in rows_of(part.read(), "id"))  # type: ignore[type-var]
+        return upper, sorted(value for part in parts for value in rows_of(part.read(), "id"))  # type: ignore[type-var]  # ids are integers
     finally:
         source.close()
 

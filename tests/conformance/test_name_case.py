@@ -39,7 +39,7 @@ def test_a_table_has_one_memory_however_it_is_spelled(into_file: Flow, exists: b
 
 
 def test_the_default_schema_of_a_new_file_is_spelled_as_the_file_will_spell_it(into_file: Flow, tmp_path: Path) -> None:
-    into_file.target.path = tmp_path / "new.duckdb"  # type: ignore[attr-defined]
+    into_file.target.path = tmp_path / "new.duckdb"  # type: ignore[attr-defined]  # a DuckDB's harness
     options = {"incremental": "id", "lag": "0"}
     for spelling in ("MAIN.items", "main.items"):
         into_file.run(target=f"to.{spelling}", **options)

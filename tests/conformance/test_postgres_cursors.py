@@ -103,7 +103,7 @@ def test_cursors_a_standby_that_has_replayed_nothing_has_no_clock(opened: Callab
 def looks_for_nulls(source: Source, window: Window) -> bool:
     """Whether a read of the window looks through the table for rows without a cursor."""
     seen: list[str] = []
-    holder = source._holder  # type: ignore[attr-defined]
+    holder = source._holder  # type: ignore[attr-defined]  # the backend's own part
     ask = holder.ask
     holder.ask = lambda sql, *rest: (seen.append(sql), ask(sql, *rest))[1]
     read_all(source, 1, window)

@@ -33,7 +33,7 @@ def test_lists_survive_batches_that_begin_with_null(
     try:
         sink = loading.sink(0)
         [piece] = work.source.partitions([staged.column for staged in columns], 1).partitions
-        loading.commit([sink.write(0, replace(piece, batch_rows=batch_rows).read())])  # type: ignore[type-var]
+        loading.commit([sink.write(0, replace(piece, batch_rows=batch_rows).read())])  # type: ignore[type-var]  # the backend's own dataclass
     finally:
         loading.close()
     rows = "select id, l from t order by id"
@@ -67,7 +67,7 @@ def test_lists_an_element_beyond_arrow_is_told_with_its_row(db: Database, opened
     source = opened(db, table="public.t", keys=("id",))
     [piece] = source.partitions(list(source.schema()), 1).partitions
     with pytest.raises(BeyondArrow) as caught:
-        list(replace(piece, batch_rows=3).read())  # type: ignore[type-var]
+        list(replace(piece, batch_rows=3).read())  # type: ignore[type-var]  # the backend's own dataclass
     assert caught.value.keys == ("id=42",)
 
 
@@ -95,5 +95,5 @@ def test_lists_a_form_that_the_driver_lacks_is_not_tried_again(db: Database, ope
     [piece] = source.partitions(list(source.schema()), 1).partitions
     columns = tuple(replace(c, type=pa.list_(pa.int32())) if c.name == "v" else c for c in source.schema())
     with pytest.raises(PenstockError) as caught:
-        list(replace(piece, columns=columns).read())  # type: ignore[type-var]
+        list(replace(piece, columns=columns).read())  # type: ignore[type-var]  # the backend's own dataclass
     assert not caught.value.retryable

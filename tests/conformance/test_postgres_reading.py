@@ -45,7 +45,7 @@ def test_one_moment_under_a_moving_workload(db: Database, opened: Callable[..., 
         writer = pool.submit(move)
         try:
             source = opened(db, table="public.t")
-            counted = source._holder.ask("select count(*), sum(id) from t")[0]  # type: ignore[attr-defined]
+            counted = source._holder.ask("select count(*), sum(id) from t")[0]  # type: ignore[attr-defined]  # the backend's own part
             table = read_all(source, want=8)
             assert len(source.partitions(list(source.schema()), 8).partitions) > 4
         finally:

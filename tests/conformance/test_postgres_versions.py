@@ -217,7 +217,7 @@ def test_splitting_reads_each_row_of_one_moment_once(
         working = pool.submit(writer.work)
         try:
             source = opened(db, table="public.t")
-            counted = source._holder.ask("select count(*), sum(id) from t")[0]  # type: ignore[attr-defined]
+            counted = source._holder.ask("select count(*), sum(id) from t")[0]  # type: ignore[attr-defined]  # the backend's own part
             ids = read_all(source, want=4)["id"].to_pylist()
         finally:
             writer.stop.set()

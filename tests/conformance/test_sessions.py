@@ -35,7 +35,7 @@ def test_tasks_are_no_more_than_their_sessions(
     def limited(backend: str) -> Harness:
         made = harness(backend)
         options = made.options() | ({"max_connections": most} if backend == "postgres" else {})
-        made.options = lambda: options  # type: ignore[method-assign]
+        made.options = lambda: options  # type: ignore[method-assign]  # other options for this one
         return made
 
     flow = Flow(limited(source), limited(target), tmp_path)

@@ -68,7 +68,7 @@ def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Store]:
 
 def _run(pipeline: str = "customers", **fields: object) -> RunRecord:
     record = RunRecord(uuid.uuid4().hex, pipeline)
-    return replace(record, **fields)  # type: ignore[arg-type]
+    return replace(record, **fields)  # type: ignore[arg-type]  # fields of a table of cases
 
 
 def test_a_run_comes_back_as_it_was(store: Store) -> None:
@@ -77,7 +77,7 @@ def test_a_run_comes_back_as_it_was(store: Store) -> None:
     )
     store.start_run(record)
     assert store.run(record.run_id) == record
-    assert store.run(record.run_id).started_at.tzinfo is UTC  # type: ignore[union-attr]
+    assert store.run(record.run_id).started_at.tzinfo is UTC  # type: ignore[union-attr]  # it was started above
 
 
 def test_an_unknown_run_is_none(store: Store) -> None:
@@ -294,7 +294,7 @@ def test_a_hundred_thousand_runs_are_listed_at_once(location: str | Path) -> Non
             seconds = []
             for _ in range(3):
                 began = time.perf_counter()
-                opened.runs(**filters)  # type: ignore[arg-type]
+                opened.runs(**filters)  # type: ignore[arg-type]  # fields of a table of cases
                 seconds.append(time.perf_counter() - began)
             assert min(seconds) < 0.1, filters
 

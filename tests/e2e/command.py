@@ -145,7 +145,7 @@ def project(tmp_path: Path, shop: EmbeddedPostgres) -> Project:
 def await_count(connection: psycopg.Connection[tuple[object, ...]], query: str, wanted: int) -> None:
     deadline = time.monotonic() + 15
     while True:
-        row = connection.execute(query).fetchone()  # type: ignore[call-overload]
+        row = connection.execute(query).fetchone()  # type: ignore[call-overload]  # psycopg wants literal SQL
         if row is not None and (row[0] >= wanted if wanted else row[0] == 0):
             return
         assert time.monotonic() < deadline, f"still {row}"

@@ -96,7 +96,7 @@ mode = "append"
 def test_every_wrong_option_of_a_connection_is_told(project: Project) -> None:
     project.write(PROJECT.replace('dsn = "${SHOP_DSN}"', 'dsn = "${SHOP_DSN}"\nhots = "db"\nprot = 5432'))
     found = project.json("validate", "same")
-    assert [(one["what"].split()[2], one["place"]) for one in found] == [  # type: ignore[attr-defined]
+    assert [(one["what"].split()[2], one["place"]) for one in found] == [  # type: ignore[attr-defined]  # JSON has no types
         ("'hots'", "penstock.toml:5"),
         ("'prot'", "penstock.toml:6"),
     ]
@@ -104,7 +104,7 @@ def test_every_wrong_option_of_a_connection_is_told(project: Project) -> None:
     assert "penstock.toml:5: unknown key 'hots'" in shown
     assert "did you mean 'port'?" in shown
     [outcome] = project.json("run", "same")
-    assert [one["what"].split()[2] for one in outcome["error"]["findings"]] == ["'hots'", "'prot'"]  # type: ignore[index]
+    assert [one["what"].split()[2] for one in outcome["error"]["findings"]] == ["'hots'", "'prot'"]  # type: ignore[index]  # JSON has no types
     kept = project.run("runs", "show", str(outcome["run_id"])).stdout
     assert "'hots'" in kept
     assert "'prot'" in kept
@@ -118,7 +118,7 @@ def test_connections_and_tables(project: Project) -> None:
     assert "PostgreSQL" in tested.stdout
     assert "public.customers" in project.run("tables", "list", "shop", "public.*").stdout
     shown = project.json("tables", "show", "shop", "public.customers")
-    assert shown["primary_key"] == ["id"]  # type: ignore[call-overload]
+    assert shown["primary_key"] == ["id"]  # type: ignore[call-overload]  # JSON has no types
     assert "numeric(38,12)" in project.run("tables", "show", "shop", "public.customers").stdout
 
 
@@ -200,7 +200,7 @@ def test_one_failing_pipeline_does_not_stop_the_others(project: Project) -> None
     assert [line.split()[0] for line in done.stdout.splitlines() if line[:1] in "✓✗"] == ["✗", "✓"]
     records = project.json("run", "twice", "same")
     assert [record["state"] for record in records] == ["failed", "done"]
-    assert records[0]["error"]["what"]  # type: ignore[index]
+    assert records[0]["error"]["what"]  # type: ignore[index]  # JSON has no types
 
 
 MANY = """
@@ -243,7 +243,7 @@ def test_one_failing_table_is_named_and_does_not_stop_the_others(project: Projec
     ]
     assert "many many.c" in project.run("runs", "list").stdout
     kept = [record["error"] for record in project.json("runs", "list", "--state", "failed")]
-    assert all("many.b" in error["place"] for error in kept)  # type: ignore[index]
+    assert all("many.b" in error["place"] for error in kept)  # type: ignore[index]  # JSON has no types
 
 
 @pytest.mark.postgres

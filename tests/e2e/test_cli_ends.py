@@ -97,7 +97,7 @@ def test_retry_is_logged_and_stands_in_the_history(project: Project, shop: Embed
     assert "warning trying again pipeline=same attempt=2 error=LinkLost" in said
     done, failed = project.json("runs", "list")
     assert (done["state"], failed["state"]) == ("done", "failed")
-    shown: dict[str, Any] = project.json("runs", "show", str(done["run_id"]))  # type: ignore[assignment]
+    shown: dict[str, Any] = project.json("runs", "show", str(done["run_id"]))  # type: ignore[assignment]  # one record, not a list
     [event] = shown["events"]
     assert (event["name"], event["data"]["attempt"], event["data"]["after"]) == ("retry", 2, failed["run_id"])
     assert "attempt 2, error LinkLost" in project.run("runs", "show", str(done["run_id"])).stdout

@@ -40,7 +40,7 @@ class Proxy:
             thread.join(5)
 
     def _start(self, target: object, *args: object) -> None:
-        thread = threading.Thread(target=target, args=args, daemon=True)  # type: ignore[arg-type]
+        thread = threading.Thread(target=target, args=args, daemon=True)  # type: ignore[arg-type]  # any callable with its arguments
         self._threads.append(thread)
         thread.start()
 

@@ -25,7 +25,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[Store]:
             run_id = f"019{number}" + "0" * 24 + f"beef{number}"[-4:]
             opened.start_run(RunRecord(run_id, "customers", started_at=BEGAN, plan='{"path": "fused"}'))
             error = {"what": "2 keys occur twice", "why": "no", "remedy": "order_by"} if state == "failed" else None
-            opened.finish_run(run_id, state, error=error, finished_at=BEGAN + timedelta(seconds=2), rows=12345)  # type: ignore[arg-type]
+            opened.finish_run(run_id, state, error=error, finished_at=BEGAN + timedelta(seconds=2), rows=12345)  # type: ignore[arg-type]  # a state of a table of cases
         yield opened
 
 

@@ -314,7 +314,7 @@ def test_read_ahead_ends_its_thread_when_the_reader_stops_early() -> None:
     ahead = ReadAhead(iter(range(1000)), lambda: cancelled.append(True))
     reader = iter(ahead)
     assert next(reader) == 0
-    reader.close()  # type: ignore[attr-defined]
+    reader.close()  # type: ignore[attr-defined]  # of a generator
     assert not ahead._thread.is_alive()
 
 
@@ -324,7 +324,7 @@ def test_read_ahead_carries_errors_over() -> None:
         raise DataError("bad")
 
     with pytest.raises(DataError, match="bad"):
-        list(ReadAhead(items(), lambda: None))  # type: ignore[arg-type]
+        list(ReadAhead(items(), lambda: None))  # type: ignore[arg-type]  # any items
 
 
 def test_an_array_sliced_in_a_list_is_encoded_by_its_own_rows() -> None:

@@ -59,7 +59,7 @@ def test_every_name_resolves(name: str) -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = penstock.nonsense  # type: ignore[attr-defined]
+        _ = penstock.nonsense  # type: ignore[attr-defined]  # that is the point
 
 
 def test_the_package_of_modes_does_not_shadow_the_surface() -> None:
