@@ -224,7 +224,7 @@ def cli_page() -> str:
         f"{root.help}\n",
         command_options(root),
         "`--project` may stand anywhere on the line. Without it the project is the nearest `penstock.toml`, upwards.\n",
-        *(part for name, one in root.commands.items() for part in command("penstock " + name, one)),  # type: ignore[attr-defined]
+        *(part for name, one in root.commands.items() for part in command("penstock " + name, one)),  # type: ignore[attr-defined]  # a group has commands
         "## Exit codes\n",
         table(("code", "meaning"), EXIT_CODES),
         "A command that carries on after a failure ends with 2 only if nothing else went wrong, otherwise with 1.\n",

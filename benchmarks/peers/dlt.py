@@ -24,7 +24,7 @@ def start(settings: dict[str, Any]) -> dict[str, Any]:
     os.environ["RUNTIME__DLTHUB_TELEMETRY"] = "false"
     os.environ["RUNTIME__LOG_LEVEL"] = "ERROR"
     import dlt  # noqa: F401  warm
-    from dlt.sources import sql_database  # noqa: F401
+    from dlt.sources import sql_database  # noqa: F401  warm
 
     return settings
 

@@ -139,7 +139,7 @@ class Bench:
         loading, staged = self.begin(columns)
         try:
             return loading.commit(self.stage(loading, staged, want))
-        except BaseException:
+        except BaseException:  # as a run does, for Ctrl-C too
             loading.abort()
             raise
         finally:
