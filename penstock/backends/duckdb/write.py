@@ -142,7 +142,7 @@ class DuckDBTarget(Target):
             if plan.native_query is None:
                 staging = StagingArea.create(self._config.staging_base, plan.run)
             failpoint("load.staging")
-        except BaseException:
+        except BaseException:  # Ctrl-C too: nobody else frees the lock
             lock.release()
             raise
         return DuckDBLoad(self._config, plan, lock, staging)
@@ -286,7 +286,7 @@ class DuckDBLoad(Load):
                 _drop_relations(session)
             record_load(session, self._plan, staged)
             failpoint("commit.loaded")
-        except BaseException:
+        except BaseException:  # Ctrl-C too: no transaction stays open
             _roll_back(session)
             raise
         return result(counts, sum(staged.values()))
