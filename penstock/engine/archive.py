@@ -17,6 +17,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from penstock.cache import cache_folder
 from penstock.engine.java import JavaHome, find_java
 
 OFF = "PENSTOCK_CDS"  # "off": neither use nor make an archive
@@ -55,10 +56,6 @@ class Archive:
             return []
         files = str(self.file) if self.base is None else f"{self.base}:{self.file}"
         return [f"-XX:SharedArchiveFile={files}", "-Xshare:auto"]
-
-
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock"
 
 
 def archive_of(java: JavaHome, jars: Sequence[Path]) -> Archive:

@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
 
+from penstock.cache import cache_folder
 from penstock.engine import gateway
 from penstock.engine.java import find_java
 from penstock.errors import ConfigError, SparkError
@@ -49,19 +50,19 @@ def read_lock(text: str) -> list[Jar]:
     return [Jar(feature, name, digest) for feature, jars in features.items() for name, digest in jars.items()]
 
 
-def cache_folder() -> Path:
-    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "penstock" / "jars"
+def jar_folder() -> Path:
+    return cache_folder() / "jars"
 
 
 def cached(jar: Jar, folder: Path | None = None) -> Path | None:
     """The jar's file, if it is here and is what the lock says."""
-    path = (folder or cache_folder()) / jar.file_name
+    path = (folder or jar_folder()) / jar.file_name
     return path if path.is_file() and _digest(path) == jar.sha256 else None
 
 
 def fetch(jar: Jar, folder: Path | None = None) -> Path:
     """The jar's file, downloaded if it is not here yet. Two processes may do so at once."""
-    folder = folder or cache_folder()
+    folder = folder or jar_folder()
     found = cached(jar, folder)
     if found is not None:
         return found

@@ -32,7 +32,6 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 TASK_ATTEMPTS = 4  # how often a task is tried: Spark's own default, which plain `local[*]` turns off
-LOCAL_SHUFFLE_PARTITIONS = 2  # Spark's 200 cost seconds on one machine
 MAX_SOCKET_FOLDER = 60  # bytes: a Unix socket's path ends at 108
 STOP_SECONDS = 5.0
 WARMING_SECONDS = 20.0
@@ -54,7 +53,7 @@ class SparkSettings(Protocol):
     @property
     def driver_memory(self) -> str: ...
     @property
-    def shuffle_partitions(self) -> int | None: ...
+    def shuffle_partitions(self) -> int: ...
     @property
     def conf(self) -> Mapping[str, str]: ...
 
@@ -100,16 +99,14 @@ def _prewarm(config: SparkSettings, project_root: Path) -> None:
     try:
         started = spark(config, project_root)
         if not _awaited.is_set():
+            from penstock.engine.task import pass_on
+
             # The first job loads another 3,000 classes and forks the first workers: let it be this
             # one, unless a real one waits already.
             cores = os.cpu_count() or 1
-            started.range(0, cores, 1, cores).mapInArrow(_pass_on, "id long").collect()
+            started.range(0, cores, 1, cores).mapInArrow(pass_on, "id long").collect()
     except Exception:  # noqa: BLE001  the caller of `spark` meets the same failure and reports it
         return
-
-
-def _pass_on(batches):  # type: ignore[no-untyped-def]  # pickled by value into workers
-    yield from batches
 
 
 def stop() -> None:
@@ -179,7 +176,6 @@ def _start(config: SparkSettings, project_root: Path) -> _Running:
 def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, str]:
     """Spark's settings: ours, then the user's `[spark.conf]` over them, then what exactness needs."""
     local = gateway.is_local(config.master)
-    shuffle = config.shuffle_partitions or (LOCAL_SHUFFLE_PARTITIONS if local else None)
     made = {
         "spark.master": with_retries(config.master),
         "spark.app.name": "penstock",
@@ -194,6 +190,7 @@ def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, st
         "spark.python.unix.domain.socket.enabled": "true" if local and _takes_sockets(sockets) else "false",
         "spark.sql.catalogImplementation": "in-memory",
         "spark.sql.execution.arrow.pyspark.enabled": "true",
+        "spark.sql.shuffle.partitions": str(config.shuffle_partitions),
         "spark.sql.warehouse.dir": str(folder / "warehouse"),
         "spark.local.dir": str(folder),
     }
@@ -204,8 +201,6 @@ def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, st
             "spark.python.daemon.module": "penstock.engine.daemon",
             "spark.python.unix.domain.socket.dir": str(sockets),
         }
-    if shuffle:
-        made["spark.sql.shuffle.partitions"] = str(shuffle)
     return made | dict(config.conf) | EXACT
 
 

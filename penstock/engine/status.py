@@ -70,12 +70,6 @@ def cancel(spark: SparkSession, tag: str) -> None:
         return  # the JVM is gone, and its jobs with it
 
 
-def active_jobs(spark: SparkSession) -> list[int]:
-    """Ids of the jobs that run now; empty on Connect, which does not tell."""
-    classic = context(spark)
-    return [] if classic is None else list(classic.statusTracker().getActiveJobsIds())
-
-
 def cores(spark: SparkSession) -> int:
     """How many tasks run at once."""
     classic = context(spark)

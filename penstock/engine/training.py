@@ -13,6 +13,7 @@ from typing import Any
 
 from penstock.engine import gateway, session
 from penstock.engine.java import JavaHome
+from penstock.engine.task import pass_on
 from penstock.errors import SparkError
 
 MEMORY = "1g"
@@ -23,7 +24,7 @@ def run(java: JavaHome, options: list[str], folder: Path, seconds: float) -> Non
     jvm = gateway.launch(
         gateway.command(java, folder, MEMORY, options, "local[2]"), folder, gateway.environment(folder)
     )
-    config = SimpleNamespace(master="local[2]", remote=None, driver_memory=MEMORY, shuffle_partitions=None, conf={})
+    config = SimpleNamespace(master="local[2]", remote=None, driver_memory=MEMORY, shuffle_partitions=2, conf={})
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-") as sockets:  # a Unix socket's path is short
             spark = session.session_in(jvm, session.settings(config, folder, Path(sockets)))
@@ -40,7 +41,7 @@ def run(java: JavaHome, options: list[str], folder: Path, seconds: float) -> Non
 
 
 def _exercise(spark: Any) -> None:
-    spark.range(0, 2, 1, 2).mapInArrow(_pass_on, "id long").collect()
+    spark.range(0, 2, 1, 2).mapInArrow(pass_on, "id long").collect()
     from pyspark.sql.datasource import DataSource, DataSourceReader
 
     class Reader(DataSourceReader):  # type: ignore[misc]  # pyspark is untyped here
@@ -65,8 +66,4 @@ def _exercise(spark: Any) -> None:
         "select a.k, upper(a.v) v, count(*) n, sum(cast(b.k as decimal(20,2))) s, max(current_timestamp()) t "
         "from source a left join source b on a.k = b.k where a.v is not null group by a.k, a.v order by 1"
     )
-    apart.sql(query).coalesce(2).mapInArrow(_pass_on, "k int, v string, n long, s decimal(30,2), t timestamp").collect()
-
-
-def _pass_on(batches: Iterator[Any]) -> Iterator[Any]:
-    yield from batches
+    apart.sql(query).coalesce(2).mapInArrow(pass_on, "k int, v string, n long, s decimal(30,2), t timestamp").collect()

@@ -19,7 +19,8 @@ from pathlib import Path
 import psycopg
 import pytest
 
-from penstock.engine.jars import Jar, cache_folder, fetch, read_lock
+from penstock.cache import cache_folder
+from penstock.engine.jars import Jar, fetch, read_lock
 from penstock.testing.postgres import EmbeddedPostgres
 from tests.conformance.harness import PostgresHarness
 
@@ -41,7 +42,7 @@ def pinned(version: int) -> Jar:
 def installed(version: int) -> Path:
     """The folder with the version's `bin`. Two processes may ask for it at once."""
     jar = pinned(version)
-    folder = cache_folder().parent / "postgres" / f"{version}-{jar.sha256[:12]}"
+    folder = cache_folder() / "postgres" / f"{version}-{jar.sha256[:12]}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)

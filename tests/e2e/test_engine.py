@@ -35,7 +35,7 @@ from tests.e2e.spark_parts import LOST, UNFIT, WIRE, Crashing, Endless, Failing,
 
 pytestmark = pytest.mark.spark
 
-CONFIG = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=None, conf={})
+CONFIG = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=2, conf={})
 NUMBERS = Schema.of([Column("id", pa.int64()), Column("label", pa.string())])
 
 
@@ -59,6 +59,10 @@ def sink(tmp_path: Path) -> ParquetSink:
 def halves(rows: int, parts: int = 4, meeting: Path | None = None) -> list[Partition]:
     step = rows // parts
     return [Numbers(part * step, (part + 1) * step, meeting) for part in range(parts)]
+
+
+def active_jobs(spark: Any) -> list[int]:
+    return list(status.context(spark).statusTracker().getActiveJobsIds())
 
 
 def await_true(condition: Callable[[], object], seconds: float = 20.0) -> None:
@@ -151,7 +155,7 @@ def test_an_error_receipt_has_class_keys_and_ends_the_others(
         copy(spark, [Failing(UNFIT), Endless(tmp_path / "marker")], sink, WIRE, run)
     assert (raised.value.what, raised.value.why, raised.value.keys) == (UNFIT.what, UNFIT.why, UNFIT.keys)
     assert not run.staging.exists()
-    await_true(lambda: status.active_jobs(spark) == [], 5)
+    await_true(lambda: active_jobs(spark) == [], 5)
 
 
 def test_a_mismatch_of_types_names_the_column(spark: Any, run: RunContext, sink: ParquetSink) -> None:
@@ -178,7 +182,7 @@ def test_cancel_leaves_no_job_and_no_busy_worker(
     watcher.join()
     assert len(busy) == 2
     assert not run.staging.exists()
-    await_true(lambda: status.active_jobs(spark) == [], 5)
+    await_true(lambda: active_jobs(spark) == [], 5)
     receipts = copy(spark, [Numbers(0, 5)], sink, WIRE, RunContext(uuid.uuid4().hex, "p", tmp_path / "next"))
     assert receipts[0].rows == 5
 
@@ -428,7 +432,7 @@ def test_a_transform_can_be_cancelled(spark: Any, run: RunContext, sink: Parquet
     with pytest.raises(Cancelled):
         plan.write(sink, WIRE, run)
     watcher.join()
-    await_true(lambda: status.active_jobs(spark) == [], 5)
+    await_true(lambda: active_jobs(spark) == [], 5)
 
 
 # ---------------------------------------------------------------- session
@@ -452,7 +456,7 @@ from pathlib import Path
 from types import SimpleNamespace
 began = time.monotonic()
 from penstock.engine import session
-config = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=None, conf={})
+config = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=2, conf={})
 session.prewarm(config, Path(sys.argv[1]))
 spark = session.spark(config, Path(sys.argv[1]))
 assert session.spark(config, Path(sys.argv[1])) is spark
@@ -484,7 +488,7 @@ builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fa
 starter = Thread(target=builder.getOrCreate)  # any thread of theirs
 starter.start()
 starter.join()
-config = SimpleNamespace(master="local[1]", remote=None, driver_memory="1g", shuffle_partitions=None, conf={})
+config = SimpleNamespace(master="local[1]", remote=None, driver_memory="1g", shuffle_partitions=2, conf={})
 spark = session.spark(config, Path(sys.argv[1]))
 try:
     numbers = Schema.of([Column("id", pa.int64())])
@@ -506,7 +510,7 @@ import sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from penstock.engine import gateway, session
-config = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=None, conf={})
+config = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=2, conf={})
 session.prewarm(config, Path(sys.argv[1]))
 while not gateway._processes:
     time.sleep(0.001)
