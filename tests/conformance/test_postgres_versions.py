@@ -161,10 +161,9 @@ SCD2 = "id, name, is_current, valid_to is null, row_hash"
 STORIES = {
     "append": Story({"mode": "append", "incremental": "at", "lag": "1s"}),
     "truncate": Story({"mode": "truncate"}),
-    "merge-hard": Story({"mode": "merge", "deletes": "hard"}),
     "merge-soft": Story({"mode": "merge", "deletes": "soft"}, SOFT),
+    "merge-hard-native": Story({"mode": "merge", "deletes": "hard", "path": "native"}),
     "scd2-close": Story({"mode": "scd2", "deletes": "close", "track": ["name", "price"]}, SCD2),
-    "native": Story({"mode": "merge", "deletes": "hard", "path": "native"}),
 }
 
 
@@ -178,7 +177,7 @@ def by_newest() -> dict[str, list[Any]]:
 def test_modes_end_as_on_the_newest_server(
     old: OldServer, harness: Callable[[str], Harness], by_newest: dict[str, list[Any]], tmp_path: Path, name: str
 ) -> None:
-    story, native = STORIES[name], name == "native"
+    story, native = STORIES[name], STORIES[name].options.get("path") == "native"
     if name not in by_newest:
         newest = harness("postgres")
         by_newest[name] = story.told(newest, newest if native else harness("postgres"), tmp_path)
