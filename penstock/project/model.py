@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
+from penstock.backends.lags import LAG
 from penstock.errors import ConfigError
 from penstock.project.connections import Connections
 from penstock.project.findings import raise_all, suggestion
@@ -47,7 +48,6 @@ DEFAULT_SHUFFLE_PARTITIONS = 8
 # Beside the project, out of version control.
 DEFAULT_STATE_PATH = Path(".penstock/state.db")
 
-LAG = re.compile(r"\d+(us|ms|s|m|h|d)?")
 PLACEHOLDER = re.compile(r"\{(table|schema)\}")
 
 

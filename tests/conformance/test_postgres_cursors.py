@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -60,6 +61,28 @@ def test_cursors_a_prepared_transaction_of_another_database_does_not_matter(
         events.run(mode="merge", incremental="at")
     finally:
         other.execute("rollback prepared 'elsewhere'")
+
+
+@pytest.mark.parametrize(
+    ("type_", "upper"),
+    [
+        ("timestamp(0)", "2024-01-01 00:00:10"),
+        ("timestamptz(0)", "2024-01-01 00:00:10+00"),
+        ("timestamp(3)", "2024-01-01 00:00:10.6"),
+        ("timestamp(5)", "2024-01-01 00:00:10.6007"),
+        ("timestamp", "2024-01-01 00:00:10.6007"),
+        ("timestamptz", "2024-01-01 00:00:10.6007+00"),
+    ],
+)
+def test_cursors_no_bound_is_ahead_of_the_clock(
+    db: Database, opened: Callable[..., Source], type_: str, upper: str
+) -> None:
+    """Rounded up to the column's digits, it would leave out rows of the second that is not over."""
+    db.execute(f"create table t (id int primary key, at {type_})")
+    source = opened(db, table="public.t")
+    holder = source._holder  # type: ignore[attr-defined]  # the clock is the test's own
+    holder.clock = replace(holder.clock, settled="2024-01-01 00:00:10.6007+00")
+    assert source.upper(Cursor("at", None, "UTC")) == upper
 
 
 # ---------------------------------------------------------------- standbys

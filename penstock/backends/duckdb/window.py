@@ -2,20 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
+from penstock.backends import lags
 from penstock.backends.base import Cursor, Window
 from penstock.backends.duckdb import types
 from penstock.backends.duckdb.connect import Session
 from penstock.backends.duckdb.dialect import literal
-from penstock.errors import ConfigError, PlanRefused
+from penstock.errors import PlanRefused
 
 ZONED = frozenset({"TIMESTAMP WITH TIME ZONE", "TIMESTAMPTZ_NS"})
 NAIVE = frozenset({"TIMESTAMP", "TIMESTAMP_S", "TIMESTAMP_MS", "TIMESTAMP_NS", "DATE"})
 _ROUNDED = {"TIMESTAMP_S": "second", "TIMESTAMP_MS": "millisecond"}
-
-_LAG = re.compile(r"(\d+)(us|ms|s|m|h|d)")
-_UNITS = {"us": "microseconds", "ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 
 
 def condition(window: Window, spelling: str) -> str:
@@ -46,13 +42,14 @@ def _bound(session: Session, relation: str, cursor: Cursor, spelling: str, now: 
     """
     column = types.quote(cursor.column)
     if spelling in types.INTEGERS:
-        lag = _units(cursor)
+        lag = lags.count(cursor.lag, cursor.column)
         bits, signed = types.INTEGERS[spelling]
         lowest = -(2 ** (bits - 1)) if signed else 0
         highest = session.query(f"select cast(max({column}) as varchar) from {relation} as source")[0][0]
         return str(lowest if highest is None else max(int(highest) + 1 - lag, lowest))
     if spelling in ZONED | NAIVE:
-        moment = f"(cast({literal(now)} as timestamptz) - {_interval(cursor)})"
+        lag_sql = f"interval '{lags.interval(cursor.lag, cursor.column)}'"
+        moment = f"(cast({literal(now)} as timestamptz) - {lag_sql})"
         if spelling in NAIVE:
             if cursor.timezone is None:
                 raise PlanRefused(
@@ -78,20 +75,3 @@ def _bound(session: Session, relation: str, cursor: Cursor, spelling: str, now: 
 def _highest(spelling: str) -> int:
     bits, signed = types.INTEGERS[spelling]
     return (1 << (bits - signed)) - 1
-
-
-def _units(cursor: Cursor) -> int:
-    if cursor.lag is None:
-        return 0
-    if not cursor.lag.isdecimal():
-        raise ConfigError(f"lag = {cursor.lag!r} is not a number", why=f"{cursor.column} counts in integers")
-    return int(cursor.lag)
-
-
-def _interval(cursor: Cursor) -> str:
-    if cursor.lag is None or cursor.lag == "0":
-        return "interval '0 seconds'"
-    found = _LAG.fullmatch(cursor.lag)
-    if found is None:
-        raise ConfigError(f"lag = {cursor.lag!r} is not a duration", remedy='for example lag = "5m" or "1h"')
-    return f"interval '{found[1]} {_UNITS[found[2]]}'"

@@ -7,9 +7,9 @@ are seen, the user says by `lag` how long they may take.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 
+from penstock.backends import lags
 from penstock.backends.base import Cursor, Window
 from penstock.backends.postgres.connect import identifier, literal
 from penstock.backends.postgres.snapshot import Holder
@@ -19,7 +19,7 @@ from penstock.errors import DataError, PlanRefused
 
 INTEGERS = {"int2": -(2**15), "int4": -(2**31), "int8": -(2**63)}
 TIMES = frozenset({"timestamptz", "timestamp", "date"})
-_UNITS = {"us": "microseconds", "ms": "milliseconds", "s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
+MICROSECOND_DIGITS = 6
 
 
 def window_condition(window: Window, type_: PgType) -> str:
@@ -96,10 +96,14 @@ def _settled_bound(holder: Holder, source: str, cursor: Cursor, type_: PgType) -
             why=f"{clock.blind}: they may still commit earlier rows",
             remedy='lag = "5m" (longer than any transaction takes)',
         )
-    lag = f"{literal(_interval(cursor.lag))}::pg_catalog.interval"
+    lag = f"{literal(lags.interval(cursor.lag, cursor.column))}::pg_catalog.interval"
     moment = f"({literal(clock.settled)}::pg_catalog.timestamptz - {lag})"
+    if type_.name != "date" and 0 <= type_.typmod < MICROSECOND_DIGITS:
+        # The cast to a timestamp(0) rounds: half a second early, rows still to come would lie below the bound.
+        half = 5 * 10 ** (MICROSECOND_DIGITS - 1 - type_.typmod)
+        moment = f"({moment} - interval '{half} microseconds')"
     if type_.name == "timestamptz":
-        return str(holder.ask(f"select ({moment})::pg_catalog.text")[0][0])
+        return str(holder.ask(f"select ({moment})::{type_.spelling}::pg_catalog.text")[0][0])
     # When clocks are set back, an hour comes twice: what follows falls below what went before. The
     # bound waits until no later moment of the next hours reads lower.
     zone = literal(cursor.timezone or "")
@@ -116,19 +120,13 @@ def _upper_integer(holder: Holder, source: str, cursor: Cursor, type_: PgType) -
             why="it counts in integers, and a row with a lower number may commit after one with a higher",
             remedy='lag = "1000" (as many as may be open at once), or lag = "0" if rows never commit late',
         )
-    lag = cursor.lag
-    if not lag.isdigit():
-        raise PlanRefused(
-            f"lag = {lag!r} does not fit the cursor {cursor.column!r}",
-            why=f"it is {type_.spelling}: its lag is a number of units",
-            remedy='lag = "1000"',
-        )
+    lag = lags.count(cursor.lag, cursor.column)
     column = f"q.{identifier(cursor.column)}"
     highest = holder.ask(f"select max({column})::pg_catalog.int8 from {source} as q")[0][0]
     if highest is None:
         return str(INTEGERS[type_.name])
     lowest, beyond = INTEGERS[type_.name], -INTEGERS[type_.name]
-    bound = int(highest) - int(lag) + 1
+    bound = int(highest) - lag + 1
     if bound >= beyond:
         raise PlanRefused(
             f"the cursor {cursor.column!r} has reached the end of {type_.spelling}",
@@ -136,14 +134,3 @@ def _upper_integer(holder: Holder, source: str, cursor: Cursor, type_: PgType) -
             remedy="give a lag, or read the table without `incremental`",
         )
     return str(max(bound, lowest))
-
-
-def _interval(lag: str | None) -> str:
-    if lag is None:
-        return "0"
-    if lag == "0":
-        return lag
-    found = re.fullmatch(r"(\d+)(us|ms|s|m|h|d)", lag)
-    if found is None:
-        raise PlanRefused(f"lag = {lag!r} is not a duration", remedy='lag = "5m" (us, ms, s, m, h, d)')
-    return f"{found.group(1)} {_UNITS[found.group(2)]}"
