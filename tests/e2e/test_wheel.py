@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import sysconfig
@@ -40,8 +41,10 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_installed_command_has_all_that_it_needs(fresh: Path, tmp_path: Path) -> None:
+    environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
+
     def run(*words: str) -> str:
-        done = subprocess.run(words, cwd=tmp_path, capture_output=True, text=True, check=False)
+        done = subprocess.run(words, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
