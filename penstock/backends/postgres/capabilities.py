@@ -43,7 +43,7 @@ CAPABILITIES = Capabilities(
         "enum",
     ),
     notes=(
-        "Servers from version 12; tables are split by ctid from version 14.",
+        "Servers from version 14.",
         "A source needs SELECT only; a target needs CREATE on its database, for the schema _penstock.",
         'Nanoseconds, structs and maps are refused; `columns.x = "text"` keeps their text.',
     ),

@@ -22,7 +22,7 @@ from penstock.errors import PenstockError, PlanRefused, TargetError
 if TYPE_CHECKING:
     import adbc_driver_postgresql.dbapi as adbc
 
-OLDEST_SERVER = 120_000
+OLDEST_SERVER = 140_000
 
 # How values are printed and read; and no time-out of the server's may end a long copy.
 SETTINGS: tuple[tuple[str, str], ...] = (
@@ -37,21 +37,10 @@ SETTINGS: tuple[tuple[str, str], ...] = (
     ("standard_conforming_strings", "on"),
     ("statement_timeout", "0"),
     ("idle_in_transaction_session_timeout", "0"),
+    ("idle_session_timeout", "0"),
+    # A server learns only by this that the client of a running statement has died.
+    ("client_connection_check_interval", "1000"),
 )
-# A server learns only by this that the client of a running statement has died.
-CHECK_INTERVAL: tuple[tuple[str, str], ...] = (("client_connection_check_interval", "1000"),)
-CHECK_INTERVAL_SINCE = 140_000
-IDLE_SESSION_SINCE = 140_000
-
-
-def session_settings(server: int) -> tuple[tuple[str, str], ...]:
-    """The settings that a server of this version knows."""
-    more: tuple[tuple[str, str], ...] = ()
-    if server >= CHECK_INTERVAL_SINCE:
-        more += CHECK_INTERVAL
-    if server >= IDLE_SESSION_SINCE:
-        more += (("idle_session_timeout", "0"),)
-    return SETTINGS + more
 
 
 def literal(value: str) -> str:
@@ -89,8 +78,7 @@ def open_driver_session(
                 remedy="copy the database into one with an encoding",
             )
         calls = [
-            sql.SQL("pg_catalog.set_config({}, {}, false)").format(name, value)
-            for name, value in (*session_settings(server), *extra)
+            sql.SQL("pg_catalog.set_config({}, {}, false)").format(name, value) for name, value in (*SETTINGS, *extra)
         ]
         connection.execute(sql.SQL("select ") + sql.SQL(", ").join(calls))
     except psycopg.Error as error:
@@ -103,7 +91,7 @@ def open_driver_session(
 
 
 @contextmanager
-def worker_session(conninfo: Conninfo, application: str, server: int) -> Iterator[adbc.Connection]:
+def worker_session(conninfo: Conninfo, application: str) -> Iterator[adbc.Connection]:
     """An ADBC session inside a transaction, rolled back and closed on the way out.
 
     Settings are made by SET, which takes no snapshot: `set transaction …` may still follow.
@@ -116,7 +104,7 @@ def worker_session(conninfo: Conninfo, application: str, server: int) -> Iterato
         raise connecting(error, conninfo) from None
     try:
         with connection.cursor() as cursor:
-            for name, value in session_settings(server):
+            for name, value in SETTINGS:
                 cursor.execute(f"set {name} to {literal(value)}")
         yield connection
     finally:

@@ -111,7 +111,6 @@ class PostgresLoad(Load):
         return PostgresSink(
             conninfo=self._conninfo,
             application=f"{run.application_name}{leases.SINK_SUFFIX}",
-            server=self._session.connection.info.server_version,
             run_id=run.run_id,
             table=table,
             staging=leases.staging_name(run.run_id, table),

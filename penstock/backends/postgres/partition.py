@@ -74,7 +74,7 @@ class PostgresPartition(Partition):
 
     def read(self) -> Iterator[pa.RecordBatch]:
         try:
-            with worker_session(self.conninfo, self.application, self.moment.server) as connection:
+            with worker_session(self.conninfo, self.application) as connection:
                 self._enter(connection)
                 with connection.cursor() as cursor:
                     cursor.adbc_statement.set_options(**{BATCH_BYTES_OPTION: str(self.batch_bytes)})

@@ -48,7 +48,6 @@ class PostgresSink(Sink):
 
     conninfo: Conninfo
     application: str
-    server: int
     run_id: str
     table: int
     staging: str
@@ -59,7 +58,7 @@ class PostgresSink(Sink):
 
     def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
         try:
-            with worker_session(self.conninfo, self.application, self.server) as connection:
+            with worker_session(self.conninfo, self.application) as connection:
                 return self._write(connection, part, batches)
         except DRIVER_ERRORS as error:
             raise self._mapped(error, _Feed()) from None

@@ -64,7 +64,6 @@ class Moment:
 
     snapshot: str
     identity: Identity
-    server: int  # version number
 
 
 class Holder:
@@ -87,7 +86,7 @@ class Holder:
             raise refused(error, conninfo, side=SourceError) from error
         assert snapshot is not None  # noqa: S101  as above
         assert identity is not None  # noqa: S101  as above
-        self.moment = Moment(snapshot[0], Identity(*identity), self.connection.info.server_version)
+        self.moment = Moment(snapshot[0], Identity(*identity))
 
     def ask(self, sql: str, params: Sequence[Any] = (), statement: Statement | None = None) -> list[tuple[Any, ...]]:
         """A small answer under the snapshot, in the user's own search path; no lock stays."""

@@ -20,7 +20,6 @@ from penstock.backends.postgres.query import Splittable
 from penstock.backends.postgres.snapshot import Holder
 from penstock.errors import PlanRefused, SourceError
 
-TID_RANGES_SINCE = 140_000
 # Under this, the cost of a session is more than what a second task would save.
 MIN_RANGE_BYTES = 8 * 1024 * 1024
 
@@ -100,8 +99,6 @@ def table_by_ctid(reading: Reading, want: int) -> tuple[list[Piece], str]:
 def query_by_ctid(reading: Reading, query: Splittable, want: int) -> tuple[list[Piece], str]:
     """Ranges of a query over one table, if the server would scan nothing but them."""
     holder = reading.holder
-    if holder.moment.server < TID_RANGES_SINCE:
-        return [one_piece(reading)], "the server has no scans of ctid ranges (they come with version 14)"
 
     def restricted(low: int, high: int | None) -> str:
         text = query.restricted(_tid_condition(query.alias, low, high))
@@ -134,8 +131,6 @@ def _why_whole(reading: Reading, relation: Relation) -> str:
         return "it is a view"
     if relation.kind == "f":
         return "it is a foreign table"
-    if holder.moment.server < TID_RANGES_SINCE:
-        return "the server has no scans of ctid ranges (they come with version 14)"
     if not relation.granted:
         return "not every column of it may be read, and ctid is none of those that are granted"
     if relation.kind != "p" and not relation.is_heap:
