@@ -125,8 +125,8 @@ def test_1_sessions_time_outs_are_off_in_holder_and_workers(postgres: PostgresHa
     [(user,)] = postgres.query("select current_user")
     [(database,)] = postgres.query("select current_database()")
     for name in ("statement_timeout", "idle_in_transaction_session_timeout", "idle_session_timeout"):
-        postgres.execute(f"alter role {user} in database {database} set {name} = '120ms'")
-    with reading(postgres.dsn, query="select n, pg_sleep(0.1)::text as s from generate_series(1, 4) n") as source:
+        postgres.execute(f"alter role {user} in database {database} set {name} = '300ms'")
+    with reading(postgres.dsn, query="select n, pg_sleep(0.12)::text as s from generate_series(1, 4) n") as source:
         [piece] = source.partitions(list(source.schema()), 1).partitions
         assert sum(batch.num_rows for batch in piece.read()) == 4
         # The holder has been idle in its transaction all the while, and is still there.

@@ -26,6 +26,10 @@ OLDEST_SERVER = 140_000
 
 # How values are printed and read; and no time-out of the server's may end a long copy.
 SETTINGS: tuple[tuple[str, str], ...] = (
+    # First of all: a user's short time-out runs from the moment of the login.
+    ("idle_session_timeout", "0"),
+    ("idle_in_transaction_session_timeout", "0"),
+    ("statement_timeout", "0"),
     # A policy would hide rows in silence: a read that misses them, a merge that inserts them again.
     ("row_security", "off"),
     ("timezone", "UTC"),
@@ -35,9 +39,6 @@ SETTINGS: tuple[tuple[str, str], ...] = (
     ("bytea_output", "hex"),
     ("lc_monetary", "C"),
     ("standard_conforming_strings", "on"),
-    ("statement_timeout", "0"),
-    ("idle_in_transaction_session_timeout", "0"),
-    ("idle_session_timeout", "0"),
     # A server learns only by this that the client of a running statement has died.
     ("client_connection_check_interval", "1000"),
 )
