@@ -39,6 +39,8 @@ SIZED: list[tuple[str, str, str, str, str]] = [
     ("postgres", "bit(3)", "'101'", "bit varying", "'10111'"),
     ("postgres", "numeric(50,2)", "'1.25'", "numeric", "'1.255'"),
     ("postgres", "timestamp(3)[]", "'{2024-01-01 00:00:00.123}'", "timestamp[]", "'{2024-01-01 00:00:00.123456}'"),
+    ("postgres", "interval(0)", "'1 day 00:00:01'", "interval", "'1 day 00:00:01.5'"),
+    ("postgres", "varchar(3)[]", "'{abc,NULL}'", "text[]", "'{abcd,NULL}'"),
     ("duckdb", "TIMESTAMP_S", "'2024-01-01 00:00:01'", "TIMESTAMP", "'2024-01-01 00:00:01.5'"),
     ("duckdb", "TIMESTAMP_MS", "'2024-01-01 00:00:01.5'", "TIMESTAMP", "'2024-01-01 00:00:01.0005'"),
     ("duckdb", "HUGEINT", "1", "DECIMAL(5,2)", "1.5"),

@@ -182,7 +182,9 @@ def _between_times(value: str, own: str, want: str) -> str | None:
         return f"(not pg_catalog.isfinite({value}) or {value} <= '294276-12-31'::date)"
     if have in stamps and base in stamps:
         return f"{value}::{want}::{own} = {value}" if _parts(want)[1] else ""
-    if have == base and have.startswith("time"):
+    if have == base and have.startswith(("time", "interval")):
+        return f"{value}::{want}::{own} = {value}"
+    if have == "text[]" and base == "character varying[]":
         return f"{value}::{want}::{own} = {value}"
     if have == "json" and base == "jsonb":
         return f"{value}::text !~ '\\\\u0000'"
