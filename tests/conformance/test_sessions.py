@@ -1,4 +1,4 @@
-"""How many sessions a run opens on a server: never more than `max_connections`, whichever end it is."""
+"""What a run costs its servers: no more sessions than `max_connections` at either end, no question twice."""
 
 from __future__ import annotations
 
@@ -8,6 +8,10 @@ from typing import Any
 
 import pytest
 
+from penstock.backends.base import TargetTable
+from penstock.backends.duckdb.write import DuckDBTarget
+from penstock.backends.postgres.write import PostgresTarget
+from penstock.schema import TableName
 from tests.conformance.harness import Flow, Harness
 
 pytestmark = [pytest.mark.postgres]
@@ -46,3 +50,18 @@ def test_tasks_are_no_more_than_their_sessions(
         [] if partitions == 8 else [f"{partitions} tasks at most: max_connections"]
     )
     assert flow.run(**options).rows == 1000
+
+
+@pytest.mark.parametrize("incremental", [True, False])
+def test_the_target_is_looked_at_once(flow: Flow, monkeypatch: pytest.MonkeyPatch, incremental: bool) -> None:
+    flow.source.execute("create table items (id bigint primary key)", "insert into items values (1)")
+    target = {"postgres": PostgresTarget, "duckdb": DuckDBTarget}[flow.target.backend]
+    look, seen = target.inspect, []
+
+    def counted(self: Any, table: TableName) -> TargetTable | None:
+        seen.append(str(table))
+        return look(self, table)
+
+    monkeypatch.setattr(target, "inspect", counted)
+    flow.plan(**({"incremental": "id", "lag": "0"} if incremental else {}))
+    assert seen == [f"{flow.target.schema}.items"]
