@@ -76,6 +76,26 @@ def test_memory_a_remembered_type_of_any_name_is_made_again(onward: Flow, name: 
     assert found == name.removeprefix("public.").replace("user", '"user"')
 
 
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_a_remembered_type_of_duckdb_is_never_run(
+    harness: Callable[[str], Harness], tmp_path: Path, backend: str
+) -> None:
+    """A first load leaves the memory, someone changes it, and a second load reads the table."""
+    middle, last, written = harness(backend), harness("duckdb"), tmp_path / "written"
+    first = Flow(harness("duckdb"), middle, tmp_path)
+    first.source.execute("create table items as select 1 as id, 'a' as v")
+    first.run()
+    spelling = f"int); copy (select 1) to '{written}'; select cast(null as int".replace("'", "''")
+    middle.execute(
+        f"update _penstock.columns set native = 'duckdb:{spelling}', logical = '{{\"kind\": \"native\"}}'"
+        " where name = 'v'"
+    )
+    Flow(middle, last, tmp_path).run(path="fused")
+    assert last.rows("items") == [(1, "a")]
+    assert last.query("select distinct typeof(v) from items") == [("VARCHAR",)]
+    assert not written.exists()
+
+
 # ---------------------------------------------------------------- several pipelines, one table
 
 
