@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from penstock.testing.postgres import EmbeddedPostgres
+from tests.conformance.databases import Databases
 
 
 @pytest.fixture(scope="session", autouse=True)
@@ -23,3 +24,8 @@ def _signals_reach_the_commands() -> None:
 def postgres_server() -> Iterator[EmbeddedPostgres]:
     with EmbeddedPostgres() as server:
         yield server
+
+
+@pytest.fixture(scope="session")
+def databases(postgres_server: EmbeddedPostgres) -> Databases:
+    return Databases(postgres_server)

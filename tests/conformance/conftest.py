@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import psycopg
 import pytest
 
 from penstock.run.pipeline import stage_with_spark
@@ -22,19 +21,20 @@ PAIRS = [(source, target) for source in BACKENDS for target in BACKENDS]
 
 
 @pytest.fixture
-def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Callable[[str], Harness]:
-    """A fresh database of a backend, by name."""
+def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable[[str], Harness]]:
+    """An empty database of a backend, by name."""
+    taken: list[str] = []
 
     def make(backend: str) -> Harness:
-        name = f"t{uuid.uuid4().hex[:12]}"
         if backend == "duckdb":
-            return DuckDBHarness(tmp_path / f"{name}.duckdb")
+            return DuckDBHarness(tmp_path / f"t{uuid.uuid4().hex[:12]}.duckdb")
         server: EmbeddedPostgres = request.getfixturevalue("postgres_server")
-        with psycopg.connect(server.dsn, autocommit=True) as connection:
-            connection.execute(f"create database {name}".encode())
-        return PostgresHarness(server.dsn_of(name))
+        taken.append(request.getfixturevalue("databases").take())
+        return PostgresHarness(server.dsn_of(taken[-1]))
 
-    return make
+    yield make
+    for name in taken:
+        request.getfixturevalue("databases").give_back(name)
 
 
 @pytest.fixture(params=BACKENDS)
