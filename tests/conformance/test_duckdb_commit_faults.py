@@ -60,8 +60,8 @@ def begun(files: Files) -> Iterator[tuple[LoadPlan, Load, Receipt]]:
 def arm(
     monkeypatch: pytest.MonkeyPatch, commit: Callable[[Any], None] | None = None, closing: Exception | None = None
 ) -> None:
-    def opened(config: DuckDBConfig, *, read_only: bool) -> Session:
-        session = open_file(config, read_only=read_only)
+    def opened(config: DuckDBConfig, *, read_only: bool, memory_limit: str | None = None) -> Session:
+        session = open_file(config, read_only=read_only, memory_limit=memory_limit)
         if not read_only:
             session.connection = Faulty(session.connection, commit, closing)
         return session
