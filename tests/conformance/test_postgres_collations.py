@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from tests.conformance.harness import Flow
-from tests.conformance.postgres_versions import OldServer, old, old_server
+from tests.conformance.postgres_versions import OldServer, emptied, old
 
-__all__ = ["old", "old_server"]
+__all__ = ["emptied", "old"]
 
 pytestmark = pytest.mark.postgres
 
