@@ -14,7 +14,7 @@ from penstock.errors import Cancelled, PenstockError
 
 if TYPE_CHECKING:
     from penstock.project import Pipeline, Project
-    from penstock.run.pipeline import RunOptions
+    from penstock.run.records import RunOptions
     from penstock.state import RunRecord, Store
 
 
@@ -61,6 +61,7 @@ def run(
     """Run pipelines: copy their rows and load them, each in one transaction."""
     from penstock.cli import errors, selection
     from penstock.cli.views import outcomes as view
+    from penstock.run.records import RunOptions
     from penstock.run.warm import prewarm
 
     if not (names or select or everything):
@@ -68,10 +69,10 @@ def run(
     invocation = context.of(ctx)
     project = invocation.project()
     chosen = selection.select(project.pipelines, names or [], select or [], everything=everything)
+    options = RunOptions(full_refresh=full_refresh, limit=limit)
     if dry_run:
-        _dry_run(project, chosen, _options(full_refresh=full_refresh, dry_run=True, limit=limit), output)
+        _dry_run(project, chosen, options, output)
         return
-    options = _options(full_refresh=full_refresh, dry_run=False, limit=limit)
     failures: list[Exception] = []
     prewarm(project, chosen)
     with invocation.store(project) as store:
@@ -164,12 +165,6 @@ def _unstarted(pipeline: Pipeline, error: dict[str, Any], began: datetime) -> Ou
         rows_per_second=None,
         error=error,
     )
-
-
-def _options(*, full_refresh: bool, dry_run: bool, limit: int | None) -> RunOptions:
-    from penstock.run.pipeline import RunOptions
-
-    return RunOptions(full_refresh=full_refresh, dry_run=dry_run, limit=limit)
 
 
 def _dry_run(project: Project, chosen: list[Pipeline], options: RunOptions, output: Output) -> None:

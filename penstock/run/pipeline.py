@@ -228,12 +228,6 @@ class _Attempt:
 
     def go(self) -> RunRecord:
         self.tell("plan")
-        if self.options.dry_run:
-            with closing(self._prepare()) as prepared:
-                prepared.planned.require(self.pipeline.place)
-                self.record = self.record.ended("done", **_figures(prepared))
-            self.tell("done")
-            return self.record
         self.store.start_run(self.record)
         try:
             if self.retry is not None:

@@ -11,7 +11,6 @@ Phase = Literal["plan", "copy", "commit", "done"]
 @dataclass(frozen=True, slots=True)
 class RunOptions:
     full_refresh: bool = False  # read everything again, whatever the watermark says
-    dry_run: bool = False  # plan only
     limit: int | None = None  # at most so many source rows
 
 

@@ -350,9 +350,9 @@ def test_many_tables_each_with_its_own_key(flow: Flow) -> None:
     assert flow.target.query(f"select v from {flow.target.schema}.two") == [("two",)]
 
 
-def test_dry_run_moves_and_creates_nothing(flow: Flow) -> None:
+def test_a_plan_moves_and_creates_nothing(flow: Flow) -> None:
     seed(flow, "(1, 'a', 1)")
-    flow.run(RunOptions(dry_run=True), mode="merge")
+    assert flow.plan(mode="merge").ddl != ()
     assert not flow.target.has_table("items")
     assert flow.store.runs() == []
 
