@@ -37,6 +37,8 @@ def document(sections: list[Section], scale: Scale, minutes: float) -> str:
         "## Goals",
         "",
         *table([["goal", "wanted", "found", ""], *[_goal(goal) for section in sections for goal in section.goals]]),
+        "",
+        "What a merge's seconds are spent on: [the data path](../explanation/data-path.md).",
     ]
     for section in sections:
         lines += ["", *render(section)]
