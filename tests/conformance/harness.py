@@ -84,6 +84,7 @@ class PostgresHarness(Harness):
         names = [row[0] for row in tables]
         if self.query("select to_regclass('_penstock.receipts')")[0][0]:
             names += [f"receipt of {row[0]}" for row in self.query("select distinct run from _penstock.receipts")]
+            names += [f"lease of {row[0]}" for row in self.query("select run from _penstock.leases")]
         return names
 
 

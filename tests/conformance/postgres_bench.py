@@ -30,6 +30,7 @@ from penstock.backends.postgres import PostgresBackend, PostgresConfig
 from penstock.backends.postgres.write import PostgresTarget
 from penstock.schema import ColumnDef, CreateTable, TableName
 from penstock.testing.postgres import EmbeddedPostgres
+from tests.conformance.harness import PostgresHarness
 from tests.conformance.values import POSTGRES_SETUP
 
 BACKEND = PostgresBackend()
@@ -39,30 +40,12 @@ def new_run() -> RunContext:
     return RunContext(uuid.uuid4().hex, "test", Path("unused"))
 
 
-@dataclass
-class Database:
-    """One database of the test's own."""
-
-    dsn: str
+class Database(PostgresHarness):
+    """One database of the test's own, for tests that speak to the backend itself."""
 
     @property
     def config(self) -> PostgresConfig:
         return PostgresConfig(name="db", dsn=self.dsn)
-
-    def execute(self, *statements: str) -> None:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            for statement in statements:
-                connection.execute(statement.encode())
-
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        with psycopg.connect(self.dsn, autocommit=True) as connection:
-            return connection.execute(sql.encode()).fetchall()
-
-    def leftovers(self) -> list[tuple[Any, ...]]:
-        return self.query(
-            "select relname::text from pg_class where relname ~ '^s_[0-9a-f]{32}' union all"
-            " select run from _penstock.receipts union all select run from _penstock.leases"
-        )
 
 
 def numbered(db: Database, rows: int, table: str = "t") -> None:

@@ -93,18 +93,23 @@ def held(path: Path, mode: str) -> Iterator[Callable[[], None]]:
         holder.wait(20)
 
 
+def lost_to(take: Callable[[], None]) -> Callable[[Any], None]:
+    """A commit that is carried out, but whose answer is lost, while somebody else takes the file."""
+
+    def lost(real: Any) -> None:
+        real.execute("commit")
+        real.close()
+        take()
+        raise FATAL
+
+    return lost
+
+
 def test_a_commit_that_cannot_be_looked_up_is_neither_repeated_nor_called_failed(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with begun(files) as (plan, load, receipt), held(files.config("target").file, "writer") as take:
-
-        def lost(real: Any) -> None:
-            real.execute("commit")
-            real.close()
-            take()
-            raise FATAL
-
-        arm(monkeypatch, lost)
+        arm(monkeypatch, lost_to(take))
         with pytest.raises(TargetError) as raised:
             load.commit([receipt])
     assert not raised.value.retryable
@@ -117,14 +122,7 @@ def test_a_commit_that_cannot_be_looked_up_is_neither_repeated_nor_called_failed
 
 def test_a_reader_does_not_hinder_the_look_up(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     with begun(files) as (_, load, receipt), held(files.config("target").file, "reader") as take:
-
-        def lost(real: Any) -> None:
-            real.execute("commit")
-            real.close()
-            take()
-            raise FATAL
-
-        arm(monkeypatch, lost)
+        arm(monkeypatch, lost_to(take))
         assert load.commit([receipt]).rows == 2
     assert load.result is not None
 

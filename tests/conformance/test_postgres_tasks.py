@@ -117,9 +117,10 @@ def test_sweep_removes_dead_runs_and_never_a_live_one(
     dying, its = dead.begin()
     dead.stage(dying, its)
     dying.close()  # as a killed driver leaves it: staging, receipts and lease stay
-    assert {row[0] for row in two.leftovers()} >= {dead.run.run_id, live.run.run_id}
+    runs = {dead.run.run_id, live.run.run_id}
+    assert set(two.leftovers()) >= {f"{what} of {run}" for what in ("receipt", "lease") for run in runs}
     next_.load()
-    left = {row[0] for row in two.leftovers()}
+    left = two.leftovers()
     assert not any(dead.run.run_id in name for name in left)
     assert any(live.run.run_id in name for name in left)
     assert living.commit(receipts).inserted == 10
