@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from penstock.backends.duckdb import connect as duckdb_connect
-from penstock.backends.duckdb.config import WORKER_MEMORY_LIMIT, DuckDBConfig
+from penstock.backends.duckdb.config import DuckDBConfig
 from penstock.errors import ConfigError, DataError, PlanRefused, TargetError
 from tests.conformance.conftest import BACKENDS
 from tests.conformance.harness import DuckDBHarness, Flow, Harness, PostgresHarness
@@ -270,11 +270,11 @@ def test_6_duckdb_every_connection_has_its_limits(harness: Callable[[str], Harne
         name="w", path=str(file.path), memory_limit="123MB", temp_directory=str(tmp_path / "spill"), threads=1
     )
     setting = "select current_setting('memory_limit'), current_setting('temp_directory')"
-    with duckdb_connect.open_file(config, read_only=False) as driver:
-        limit, spill = driver.query(setting)[0]
-        assert (limit, spill) == ("117.3 MiB", str((tmp_path / "spill").resolve()))
-    with duckdb_connect.open_file(config, read_only=True, memory_limit=WORKER_MEMORY_LIMIT) as worker:
-        assert worker.query(setting)[0] == ("244.1 MiB", str((tmp_path / "spill").resolve()))
+    for read_only in (False, True):
+        with duckdb_connect.open_file(config, read_only=read_only) as session:
+            assert session.query(setting)[0] == ("117.3 MiB", str((tmp_path / "spill").resolve()))
+        with duckdb_connect.open_file(DuckDBConfig(name="w", path=str(file.path)), read_only=read_only) as session:
+            assert session.query(setting)[0] == ("256.0 MiB", f"{file.path}.tmp")
 
 
 def test_6_duckdb_a_merge_replaces_changed_rows_by_delete_and_insert(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 from penstock.backends.base import Cursor, ReadRequest, RunContext, Window
 from penstock.backends.duckdb import read
 from penstock.backends.duckdb.connect import open_file
-from penstock.errors import DataError, PlanRefused, SourceMoved
+from penstock.errors import DataError, PlanRefused, SourceError, SourceMoved
 from penstock.schema import TableName
 from tests.conformance.duckdb_bench import BACKEND, Files, rows_of
 
@@ -91,6 +92,22 @@ def test_batches_are_bounded_by_bytes(files: Files) -> None:
     source.close()
     assert len(sizes) > 3
     assert max(sizes) < 2.5 * files.run().batch_bytes
+
+
+def test_a_query_that_needs_more_memory_gets_what_the_connection_says(files: Files) -> None:
+    query = "select list(md5(range::varchar)) as words from range(400000)"
+
+    def read_with(memory_limit: str) -> int:
+        config = files.config("source", memory_limit=memory_limit)
+        with closing(BACKEND.source(config, ReadRequest(query=query), files.run())) as source:
+            (part,) = source.partitions(list(source.schema()), 1).partitions
+            return sum(len(words) for words in rows_of(part.read(), "words"))  # type: ignore[arg-type]  # a list
+
+    files.sql("source", "select 1")
+    with pytest.raises(SourceError, match="memory_limit") as caught:
+        read_with("12MiB")
+    assert "raise memory_limit" in caught.value.remedy
+    assert read_with("512MiB") == 400_000
 
 
 BATCH_BYTES = 1024 * 1024

@@ -10,16 +10,14 @@ from pydantic import Field, field_validator
 
 from penstock.backends.base import ConnectionConfig
 
-# The driver's session sorts and hashes whole loads, and spills to `temp_directory` beyond its limit.
+# A session sorts and hashes whole loads and queries, and spills to `temp_directory` beyond its limit.
 # DuckDB takes what it may: with a generous limit the memory of a run would grow with its rows, and
 # DuckDB's own default is 80 % of the machine, which the JVM beside it would have to pay for. Only
 # what cannot spill, such as the index of a large key, needs more.
 FIRST_MEMORY_LIMIT = 256 * 2**20
 GROWTH = 4  # of the limit, when DuckDB says that it is not enough
 SHARE_OF_MACHINE = 0.5
-# A worker only scans its range; there are as many of them as tasks.
-WORKER_MEMORY_LIMIT = "256MB"
-WORKER_THREADS = 1
+WORKER_THREADS = 1  # there are as many workers as tasks
 # Another process may hold the file for the length of a short load or a dashboard's query.
 DEFAULT_LOCK_TIMEOUT = 30.0
 
@@ -37,7 +35,7 @@ class DuckDBConfig(ConnectionConfig):
     default_schema: str = Field(default="main", alias="schema", description="Where target tables without a schema go.")
     memory_limit: str | None = Field(
         default=None,
-        description="Of the driver's session, which spills beyond it; by default 256 MB, and more for a load"
+        description="Of each session, which spills beyond it; by default 256 MB, and more for a load"
         " that cannot do with it, up to half of the machine.",
     )
     temp_directory: str | None = Field(default=None, description="Where it spills to; `<path>.tmp` by default.")

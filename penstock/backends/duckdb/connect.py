@@ -269,7 +269,10 @@ def translate(error: duckdb.Error, side: str, what: str, place: str = "") -> Pen
     # A COMMIT that runs out of memory is told as a failure of the transaction.
     if isinstance(error, duckdb.OutOfMemoryException) or _TOO_LITTLE_MEMORY.search(text):
         remedy = "raise memory_limit of the connection, or lower its threads"
-        return OutOfMemory(what, why="DuckDB ran out of its memory_limit", kept=NOT_COMMITTED, remedy=remedy)
+        too_little = SourceError if side == "source" else OutOfMemory
+        return too_little(
+            what, why="DuckDB ran out of its memory_limit", kept=NOT_COMMITTED, remedy=remedy, place=place
+        )
     # Only these speak of the statement alone; the others may quote what a row holds.
     why = (
         _message(text) if isinstance(error, _ABOUT_STATEMENTS) else _without_values(_first_line(text)) + _position(text)

@@ -20,7 +20,7 @@ from sqlglot.dialects.dialect import Dialect
 
 from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Source, Split, Window
 from penstock.backends.duckdb import types
-from penstock.backends.duckdb.config import WORKER_MEMORY_LIMIT, WORKER_THREADS, DuckDBConfig
+from penstock.backends.duckdb.config import WORKER_THREADS, DuckDBConfig
 from penstock.backends.duckdb.connect import Session, mapped, open_file, shift_lines, translate
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal, same_name
 from penstock.backends.duckdb.window import condition, upper_bound
@@ -64,9 +64,7 @@ class DuckDBPartition(Partition):
 
     def read(self) -> Iterator[pa.RecordBatch]:
         schema = pa.schema([pa.field(column.name, column.type) for column in self.columns])
-        with open_file(
-            self.config, read_only=True, threads=WORKER_THREADS, memory_limit=WORKER_MEMORY_LIMIT
-        ) as session:
+        with open_file(self.config, read_only=True, threads=WORKER_THREADS) as session:
             if FileMark.of(self.config.file) != self.mark:
                 raise SourceMoved(
                     f"{self.config.file} is not the file that the run began with",
