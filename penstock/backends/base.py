@@ -18,50 +18,38 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from enum import StrEnum
-from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
 from pydantic import BaseModel, ConfigDict
 
+from penstock.backends.steps import (
+    RAW,
+    STAGED,
+    Check,
+    Execute,
+    Figure,
+    Guard,
+    LoadPlan,
+    LoadResult,
+    Native,
+    Receipt,
+    RunContext,
+    StagedColumn,
+    Step,
+    TableLoad,
+    Tally,
+    UserSql,
+    Verdict,
+)
 from penstock.errors import Unsupported
 from penstock.schema import Column, Ddl, Schema, TableName
 from penstock.schema.names import folded
 
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
 # ---------------------------------------------------------------- words shared by all
-
-
-class Verdict(StrEnum):
-    """What happens to a column's values on their way into the target."""
-
-    EXACT = "exact"  # every value arrives as it was
-    WIDENED = "widened"  # the target's type holds more than the source's
-    CHECKED = "checked"  # asked for by the user or the target: cast forth and back before the load
-    REFUSED = "refused"
-
-
-@dataclass(frozen=True, slots=True)
-class Native:
-    """How a target holds one canonical column.
-
-    Two SQL templates take `{}` for the staged column: `decode` turns what was staged into the
-    target's type; `valid` is true where that loses nothing (empty: always true). `direct` says
-    that what the sink stages is of the target's own type already, so a staging table may become
-    the target.
-    """
-
-    sql: str
-    verdict: Verdict = Verdict.EXACT
-    decode: str = "{}"
-    valid: str = ""
-    direct: bool = True
-    note: str = ""  # for the plan: what a reader should know
-    remedy: str = ""  # of a refusal: a line of TOML that would do
-    fallback: bool = False  # the text form holds values that the Arrow form cannot: see BeyondArrow
-    ddl: tuple[Ddl, ...] = ()  # what must exist before the table (an enum type)
-    widen_to: str = ""  # of a refusal: the type to which the existing column could be altered without loss
-    collation: str = ""  # of the existing column: see TargetColumn
 
 
 class ConnectionConfig(BaseModel):
@@ -73,22 +61,6 @@ class ConnectionConfig(BaseModel):
     name: str = ""  # the connection's name in the project
     path_base: ClassVar[str] = ""  # name of the field that holds a path relative to the project, if any
     schemes: ClassVar[tuple[str, ...]] = ()  # of DSNs, besides the backend's own name
-
-
-@dataclass(frozen=True, slots=True)
-class RunContext:
-    """What every part of a run knows about it. Picklable; holds no secret."""
-
-    run_id: str  # 32 hex digits, uuid7: sorts by time
-    pipeline: str
-    staging: Path  # `.penstock/staging/<run_id>`: local, or shared by all workers
-    batch_bytes: int = 16 * 1024 * 1024
-    batch_rows: int = 131_072
-
-    @property
-    def application_name(self) -> str:
-        """How the run's database sessions call themselves, so that a cancel finds them."""
-        return f"penstock:{self.run_id}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,6 +170,14 @@ class Source(ABC):
         return ()
 
 
+class ReadsFrames(ABC):
+    """Of a source that Spark's own reader reads: it has no partitions, and a run goes through Spark."""
+
+    @abstractmethod
+    def frame(self, spark: SparkSession, columns: Sequence[Column]) -> DataFrame:
+        """Exactly these columns, in the Spark types of `engine.sparktypes`."""
+
+
 # ---------------------------------------------------------------- targets
 
 
@@ -233,127 +213,6 @@ class TargetTable:
         """With `folding`, also one whose name differs only in case."""
         same = [c for c in self.columns if c.name == name or (folding and folded(c.name) == folded(name))]
         return same[0] if same else None
-
-
-Figure = Literal["inserted", "updated", "deleted"]
-
-
-@dataclass(frozen=True, slots=True)
-class Execute:
-    """A statement of the load. `counts` says which figure its row count adds to.
-
-    If it fails and one of `diagnose` finds rows, that check's error is raised instead of the
-    driver's. `touches` counts, before it, the rows that it must touch: another number afterwards
-    ends the load.
-    """
-
-    sql: str
-    counts: Figure | Literal[""] = ""
-    diagnose: tuple[Check, ...] = ()
-    touches: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Tally:
-    """A query for one number, added to a figure that the statement after it does not report."""
-
-    sql: str
-    counts: Figure
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """A query that must return no row. Its rows are keys or figures for the message.
-
-    With `figures`, `what` is formatted with the first row (`{0}`, `{1}` …). With `labelled`, the
-    first value of a row is a column's name: `what` is formatted with it, and the rows of that
-    column become `keys`. Otherwise the rows become `keys`. Three keys at most. What is formatted
-    holds no name of a user's: it may have braces.
-    `key` names staged columns: a target that can make them a key of what was staged, and is not
-    refused, has proved the check and may leave the query out.
-    """
-
-    sql: str
-    what: str
-    why: str = ""
-    remedy: str = ""
-    figures: bool = False
-    labelled: bool = False
-    key: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class UserSql:
-    """A statement of the user's, which may not end our transaction."""
-
-    sql: str
-    place: str  # "transforms_pre[0]"
-
-
-Step = Execute | Tally | Check | UserSql
-
-RAW = "_penstock_raw"  # the relation that a load's steps find the staged rows under, as staged
-STAGED = "_penstock_staged"  # the same, decoded to the target's types (made by the first step)
-
-
-@dataclass(frozen=True, slots=True)
-class StagedColumn:
-    """One column on its way: as the source gives it, and as the target holds it."""
-
-    source: str  # the column's name at the source
-    column: Column  # its form on the wire, named as in the target
-    native: Native
-
-
-@dataclass(frozen=True, slots=True)
-class TableLoad:
-    """One table's part of a load: what is staged and the statements that bring it in.
-
-    The backend makes the relation `RAW` out of its staging and runs `steps` in order, in the
-    commit transaction. With `adopt`, the staging table itself, made by `adopt` under another
-    name, becomes the target and `steps` follow.
-    """
-
-    table: TableName
-    columns: tuple[StagedColumn, ...]
-    steps: tuple[Step, ...]
-    mode: str = "append"
-    adopt: tuple[Ddl, ...] = ()
-    lock: bool = True  # keep other writers out of the target during the commit
-    creates: bool = False  # the target is made by this load
-
-
-@dataclass(frozen=True, slots=True)
-class LoadPlan:
-    """All that a target needs to carry a load out, and all that `penstock plan` prints of it."""
-
-    run: RunContext
-    tables: tuple[TableLoad, ...]
-    watermark: str | None = None  # JSON, stored with the load
-    continues: str | None = None  # the watermark that was read at planning: the commit must find it unchanged
-    key_columns: tuple[str, ...] = ()  # shown with data errors
-    native_query: str | None = None  # same database: RAW is this query, evaluated once
-    by_attempt: bool = False  # parts belong to task attempts: rows without a given receipt do not count
-
-
-@dataclass(frozen=True, slots=True)
-class Receipt:
-    """What a task leaves for the commit. First attempt wins."""
-
-    table: int
-    part: int
-    rows: int
-    bytes: int = 0
-    ref: str = ""  # the backend's own: a file name
-    pid: int = 0  # of the worker
-
-
-@dataclass(frozen=True, slots=True)
-class LoadResult:
-    rows: int  # staged
-    inserted: int
-    updated: int
-    deleted: int
 
 
 class Sink(ABC):
@@ -448,9 +307,14 @@ class Dialect(ABC):
 
 
 class Target(ABC):
-    """A connection that loads go into."""
+    """A connection that loads go into.
 
-    dialect: Dialect
+    With a `dialect`, a load's modes, checks and casts are planned as steps in its SQL. Without one
+    there are no steps: such a target appends and truncates by itself, casts in its sinks, and keeps
+    to the load's `guard`.
+    """
+
+    dialect: Dialect | None = None
 
     @abstractmethod
     def inspect(self, table: TableName) -> TargetTable | None:
@@ -485,6 +349,14 @@ class Target(ABC):
         """Let go of planning connections."""
 
 
+class WritesFrames(ABC):
+    """Of a target that Spark's own writer fills: a run goes through Spark, and there is no sink."""
+
+    @abstractmethod
+    def write_frame(self, load: Load, table: int, frame: DataFrame) -> list[Receipt]:
+        """Stage the frame as a Spark job; one receipt per file that was staged whole."""
+
+
 # ---------------------------------------------------------------- backends
 
 
@@ -502,11 +374,12 @@ class Capabilities:
     transactional: bool  # a load is one transaction
     atomic_across_tables: bool  # several tables commit together
     many_writers: bool  # tasks load the target's own server in parallel
-    user_sql: bool  # takes transforms_pre and transforms_post
+    user_sql: bool  # takes transforms_pre and transforms_post, delete_scope and order_by
     incremental: bool  # can fix an upper bound at its one moment
     max_identifier_bytes: int | None  # longer names are refused at planning
     case_insensitive: bool  # names that differ only in case are the same
     same_database_sql: bool  # can run INSERT … SELECT inside itself
+    queries: bool = True  # as a source, takes a query
     tested: tuple[str, ...] = ()  # versions of the system that the suite runs on, for the matrix
     types: tuple[str, ...] = ()  # canonical types it holds as themselves, for the matrix
     notes: tuple[str, ...] = ()  # sentences for the matrix
@@ -559,6 +432,8 @@ __all__ = [
     "Cursor",
     "Dialect",
     "Execute",
+    "Figure",
+    "Guard",
     "Load",
     "LoadPlan",
     "LoadResult",
@@ -566,6 +441,7 @@ __all__ = [
     "Partition",
     "Progress",
     "ReadRequest",
+    "ReadsFrames",
     "Receipt",
     "RunContext",
     "Sessions",
@@ -576,15 +452,12 @@ __all__ = [
     "Step",
     "TableInfo",
     "TableLoad",
+    "Tally",
     "Target",
     "TargetColumn",
     "TargetTable",
     "UserSql",
     "Verdict",
     "Window",
+    "WritesFrames",
 ]
-
-
-def as_record(receipt: Receipt) -> dict[str, Any]:
-    """A receipt as JSON, for the way back from a worker."""
-    return {name: getattr(receipt, name) for name in Receipt.__slots__}

@@ -32,31 +32,39 @@ from penstock.schema import Column, Logical, TableName
 FORMAT = 1  # of the `_penstock` tables; a newer one is refused
 KEYS_SHOWN = 3
 
-TABLES = {
-    "loads": """
-        create table if not exists _penstock.loads (
-          run varchar(32) primary key, pipeline text not null, target text not null, mode text not null,
-          staged bigint not null, watermark text, format integer not null,
-          committed_at timestamp with time zone not null)""",
-    "tables": """
-        create table if not exists _penstock.tables (
-          target text not null, pipeline text not null, mode text not null, watermark text,
-          primary key (target, pipeline))""",
-    "columns": """
-        create table if not exists _penstock.columns (
-          target text not null, name text not null, type_sql text not null, native text not null,
-          logical text, primary key (target, name))""",
-    "loaded": """
-        create table if not exists _penstock.loaded (
-          target text not null, pipeline text not null, name text not null,
-          primary key (target, pipeline, name))""",
-}
+
+@dataclass(frozen=True, slots=True)
+class Catalog:
+    """Where the tables beside the data are, and how a target spells their columns' types."""
+
+    prefix: str = "_penstock."  # a schema of its own, or the beginning of a name
+    integer: str = "bigint"
+    time: str = "timestamp with time zone"
+    now: str = "current_timestamp"
+    suffix: str = ""  # after the column list
+
+    def statements(self) -> list[str]:
+        head, tail = f"create table if not exists {self.prefix}", f"){self.suffix}"
+        schema = [f"create schema if not exists {self.prefix[:-1]}"] if self.prefix.endswith(".") else []
+        return [
+            *schema,
+            f"{head}loads (run text primary key, pipeline text not null, target text not null, mode text not null,"
+            f" staged {self.integer} not null, watermark text, format {self.integer} not null,"
+            f" committed_at {self.time} not null{tail}",
+            f"{head}tables (target text not null, pipeline text not null, mode text not null, watermark text,"
+            f" primary key (target, pipeline){tail}",
+            f"{head}columns (target text not null, name text not null, type_sql text not null, native text not null,"
+            f" logical text, primary key (target, name){tail}",
+            f"{head}loaded (target text not null, pipeline text not null, name text not null,"
+            f" primary key (target, pipeline, name){tail}",
+        ]
 
 
 class SqlSession(ABC):
     """One connection inside one transaction, errors mapped to Penstock's own."""
 
     placeholder: str = "?"
+    catalog: Catalog = Catalog()
 
     @abstractmethod
     def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
@@ -77,8 +85,15 @@ class SqlSession(ABC):
         """Return to the mark."""
 
     def marks(self, sql: str) -> str:
-        """`?` placeholders as this driver writes them."""
+        """`?` placeholders as this driver writes them, and `_penstock.` as this target names it."""
+        if self.catalog.prefix != "_penstock.":
+            sql = sql.replace("_penstock.", self.catalog.prefix)
         return sql if self.placeholder == "?" else sql.replace("?", self.placeholder)
+
+    def knows(self, table: str) -> bool:
+        """Whether `_penstock` has this table: an older version may have made it without."""
+        found = "select 1 from information_schema.tables where table_schema = '_penstock' and table_name = ?"
+        return bool(self.query(self.marks(found), (table,)))
 
 
 @dataclass(slots=True)
@@ -196,14 +211,13 @@ def check_staged(table: TableLoad, staged: int, receipts: Sequence[Receipt]) -> 
 
 
 def ensure_catalog(session: SqlSession) -> None:
-    session.execute("create schema if not exists _penstock")
-    for ddl in TABLES.values():
-        session.execute(ddl)
+    for statement in session.catalog.statements():
+        session.execute(statement)
 
 
 def check_format(session: SqlSession) -> None:
     """Refuse a target that a newer Penstock has written to."""
-    newest = session.query("select max(format) from _penstock.loads")[0][0]
+    newest = session.query(session.marks("select max(format) from _penstock.loads"))[0][0]
     if newest is not None and newest > FORMAT:
         raise StateError(
             "the target was written by a newer Penstock",
@@ -218,7 +232,7 @@ def record_load(session: SqlSession, plan: LoadPlan, counts: dict[int, int]) -> 
         target = str(load.table)
         run = plan.run.run_id if number == 0 else f"{plan.run.run_id[:28]}{number:04d}"
         session.execute(
-            session.marks("insert into _penstock.loads values (?, ?, ?, ?, ?, ?, ?, current_timestamp)"),
+            session.marks(f"insert into _penstock.loads values (?, ?, ?, ?, ?, ?, ?, {session.catalog.now})"),
             (run, plan.run.pipeline, target, load.mode, counts[number], plan.watermark, FORMAT),
         )
         watermark = plan.watermark or last_watermark(session, plan.run.pipeline, load.table)
@@ -310,9 +324,8 @@ def owners_of(session: SqlSession, table: TableName) -> frozenset[str]:
 
 def loaded_by(session: SqlSession, pipeline: str, table: TableName) -> frozenset[str]:
     """The columns that the pipeline's last load into the table brought."""
-    known = "select 1 from information_schema.tables where table_schema = '_penstock' and table_name = 'loaded'"
     rows = []
-    if session.query(known):
+    if session.knows("loaded"):
         rows = session.query(
             session.marks("select name from _penstock.loaded where target = ? and pipeline = ?"), (str(table), pipeline)
         )

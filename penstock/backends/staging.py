@@ -29,7 +29,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from penstock.backends.base import Receipt, RunContext, Sink, as_record
+from penstock.backends.base import Receipt, RunContext, Sink
 from penstock.backends.locks import FileLock, cannot_write
 from penstock.backends.stored import stored_schema, to_stored
 from penstock.errors import Busy, StagingLost, TargetError
@@ -123,7 +123,7 @@ class ParquetSink(Sink):
         temporary = self.folder / f"{receipt.ref}.receipt"
         try:
             with temporary.open("w") as file:
-                json.dump(as_record(receipt), file)
+                json.dump(receipt.to_record(), file)
                 file.flush()
                 os.fsync(file.fileno())
             try:

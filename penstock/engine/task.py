@@ -23,7 +23,7 @@ from typing import Any
 
 import pyarrow as pa
 
-from penstock.backends.base import Partition, RunContext, Sink, as_record
+from penstock.backends.base import Partition, RunContext, Sink
 from penstock.errors import DataError, Kind, PenstockError
 from penstock.observe.process import start_of
 from penstock.schema import Column
@@ -187,7 +187,7 @@ def carry_out(run: RunContext, part: int, batches: Callable[[], Iterator[pa.Reco
     try:
         counter = Counter.of(run, part)
         receipt = sink.write(part, counter.counted(batches()))
-        return json.dumps({"receipt": as_record(receipt)})
+        return json.dumps({"receipt": receipt.to_record()})
     except TransientFailure:
         raise  # of a Spark Python data source, below us in the same worker
     except PenstockError as known:

@@ -199,9 +199,10 @@ def _may_cut(column: Column) -> bool:
 def _own_cast(wire: Column, native: Native, target: Target) -> str:
     """From what the database itself has to the target's type."""
     plain = native.sql.removesuffix(f" COLLATE {native.collation}")  # a cast takes no collation
-    if wire.logical is not None and wire.logical.kind == ENUM and wire.describe() != plain:
+    dialect = target.dialect
+    if dialect is not None and wire.logical is not None and wire.logical.kind == ENUM and wire.describe() != plain:
         # There is no cast from one enum to another.
-        return f"cast(cast({{}} as {target.dialect.text_type}) as {plain})"
+        return f"cast(cast({{}} as {dialect.text_type}) as {plain})"
     return f"cast({{}} as {plain})"
 
 

@@ -9,6 +9,7 @@ from penstock.backends.base import (
     Capabilities,
     Check,
     Execute,
+    Guard,
     LoadPlan,
     RunContext,
     StagedColumn,
@@ -98,7 +99,8 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     pipeline = request.pipeline
     _require_abilities(pipeline, capabilities)
     table, existing = request.table, request.existing
-    metadata = metadata_columns(pipeline, target.dialect)
+    dialect = target.dialect
+    metadata = metadata_columns(pipeline, dialect) if dialect is not None else ()
     columns = plan_columns(
         pipeline,
         request.schema,
@@ -120,9 +122,11 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     if pipeline.mode not in KEYED:
         # Only errors show them: those of the source's table that a transform or drift has left.
         keys = tuple(key for key in keys if key in columns.names)
+    if dialect is None:
+        return _without_sql(request, columns, keys, refusals)
     statement = Statement(
         pipeline,
-        target.dialect,
+        dialect,
         table,
         columns.columns,
         keys,
@@ -178,6 +182,28 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     )
 
 
+def _without_sql(
+    request: LoadRequest, columns: ColumnsPlan, keys: tuple[str, ...], refusals: Sequence[str]
+) -> PlannedLoad:
+    """The load of a target that has no statements: what to do is said by the mode, what to heed by the guard."""
+    pipeline, existing = request.pipeline, request.existing
+    replaces = existing is not None and (pipeline.mode == "truncate" or request.full_refresh)
+    load = TableLoad(
+        request.table,
+        columns.columns,
+        (),
+        pipeline.mode,
+        creates=existing is None,
+        replaces=replaces,
+        guard=Guard(pipeline.allow_empty, pipeline.max_delete_ratio) if replaces else None,
+    )
+    plan = LoadPlan(request.run, (load,), request.watermark, request.continues, keys, by_attempt=request.by_attempt)
+    notes = (*(existing.notes if existing else ()), *columns.notes)
+    return PlannedLoad(
+        plan, columns.columns, columns.refused, tuple(refusals), (), (), notes, columns.changes, existing is None
+    )
+
+
 def _require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
     def refuse(what: str, remedy: str) -> None:
         raise Unsupported(what, kept="nothing was touched", remedy=remedy, place=pipeline.place)
@@ -187,8 +213,13 @@ def _require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
         refuse(f"{title} does not take mode {pipeline.mode}", f"it takes {', '.join(sorted(capabilities.modes))}")
     if pipeline.deletes != "none" and pipeline.deletes not in capabilities.deletes:
         refuse(f"{title} does not take deletes = {pipeline.deletes!r}", "leave deletes out")
-    if (pipeline.transforms_pre or pipeline.transforms_post) and not capabilities.user_sql:
+    if capabilities.user_sql:
+        return
+    if pipeline.transforms_pre or pipeline.transforms_post:
         refuse(f"{title} runs no SQL of its own", "use `transform`")
+    for option in ("order_by", "delete_scope"):
+        if getattr(pipeline, option) is not None:
+            refuse(f"{title} runs no SQL, and {option} is SQL", f"leave {option} out, or use `transform`")
 
 
 def _table_refusals(request: LoadRequest, existing: TargetTable | None, table: TableName) -> list[str]:

@@ -15,6 +15,7 @@ from penstock.backends.base import (
     Backend,
     ConnectionConfig,
     Cursor,
+    Dialect,
     ReadRequest,
     RunContext,
     Source,
@@ -118,6 +119,12 @@ def ends(project: Project, pipeline: Pipeline) -> Ends:
         raise _unable(pipeline, f"{source.type} cannot be a source", "choose another source")
     if not found.target_backend.capabilities.writes:
         raise _unable(pipeline, f"{target.type} cannot be a target", "choose another target")
+    if pipeline.query is not None and not found.source_backend.capabilities.queries:
+        raise _unable(
+            pipeline,
+            f"{source.type} runs no query",
+            'name a `table`, and query it with `transform`: "select … from source"',
+        )
     if pipeline.incremental is not None and not found.source_backend.capabilities.incremental:
         raise _unable(pipeline, f"{source.type} cannot be read incrementally", "leave incremental out")
     return found
@@ -234,7 +241,7 @@ def prepare(
             wires = [(staged.source, staged.column) for staged in planned.columns]
             planned = replace(planned, refusals=(*planned.refusals, *transform.refusals(wires)))
         if path == "native" and not planned.refused and not planned.refusals:
-            reads = [_native_read(staged, target.dialect.text_type) for staged in planned.columns]
+            reads = [_native_read(staged, target.dialect) for staged in planned.columns]
             planned = planned.reading(source.select_sql(reads, window))
             split = Split((), "the statement runs inside the database")
         elif split is None:
@@ -291,9 +298,10 @@ def _check_limit(pipeline: Pipeline, options: RunOptions) -> None:
             )
 
 
-def _native_read(staged: StagedColumn, text_type: str) -> tuple[Column, str]:
+def _native_read(staged: StagedColumn, dialect: Dialect | None) -> tuple[Column, str]:
     """A column that a cast checks comes as it would be staged; every other one as the database has it."""
     column = staged.column.renamed(staged.source)
+    text_type = dialect.text_type if dialect is not None else ""
     if column.logical is not None and (staged.native.valid or staged.native.sql == text_type):
         # As text, and as the same text that the other paths would stage.
         column = replace(column, logical=None)

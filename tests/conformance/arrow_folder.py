@@ -19,7 +19,6 @@ from penstock.backends.base import (
     Capabilities,
     ConnectionConfig,
     Cursor,
-    Dialect,
     Load,
     LoadPlan,
     LoadResult,
@@ -38,7 +37,7 @@ from penstock.backends.base import (
     Verdict,
     Window,
 )
-from penstock.errors import SourceError, Unsupported
+from penstock.errors import SourceError
 from penstock.schema import Column, Ddl, Schema, TableName
 
 CAPABILITIES = Capabilities(
@@ -57,6 +56,7 @@ CAPABILITIES = Capabilities(
     max_identifier_bytes=20,
     case_insensitive=True,
     same_database_sql=False,
+    queries=False,
 )
 
 
@@ -106,8 +106,7 @@ class FilePartition(Partition):
 
 class FolderSource(Source):
     def __init__(self, folder: Path, request: ReadRequest) -> None:
-        if request.table is None:
-            raise Unsupported("a folder of Arrow files runs no query", kept="nothing was touched")
+        assert request.table is not None, "its capabilities say that it runs no query"
         found = Manifest.read(folder, request.table.table)
         if found is None:
             raise SourceError(f"there is no table {request.table}", kept="nothing was touched")
@@ -157,7 +156,7 @@ class FolderLoad(Load):
     def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
         name = self.load.table.table
         found = Manifest.read(self.folder, name) or Manifest(self.schema.serialize().to_pybytes().hex())
-        kept = [] if self.load.mode == "truncate" else found.files
+        kept = [] if self.load.replaces else found.files
         Manifest(found.schema, [*kept, *(receipt.ref for receipt in receipts)]).write(self.folder, name)
         rows = sum(receipt.rows for receipt in receipts)
         self.result = LoadResult(rows, rows, 0, 0)
@@ -171,30 +170,7 @@ class FolderLoad(Load):
         """Nothing is held."""
 
 
-class NoSql(Dialect):
-    """Its loads run no statement; the planner words them all the same."""
-
-    sqlglot = ""
-    update_form = "delete_insert"
-    savepoints = False
-    timestamp_type = text_type = bool_type = ""
-
-    def quote(self, name: str) -> str:
-        return name
-
-    def differs(self, columns: Sequence[tuple[str, str]], left: str, right: str) -> str:
-        return ""
-
-    def key_text(self, columns: Sequence[str]) -> str:
-        return ""
-
-    def now(self) -> str:
-        return ""
-
-
 class FolderTarget(Target):
-    dialect = NoSql()
-
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)

@@ -1,0 +1,196 @@
+"""A planned load as data: columns on their way, the statements that bring them in, receipts.
+
+Made by `load/`, carried out by the targets, printed by `penstock plan`. Nothing here runs anything.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from typing import Any, Literal
+
+from penstock.schema import Column, Ddl, TableName
+
+
+class Verdict(StrEnum):
+    """What happens to a column's values on their way into the target."""
+
+    EXACT = "exact"  # every value arrives as it was
+    WIDENED = "widened"  # the target's type holds more than the source's
+    CHECKED = "checked"  # asked for by the user or the target: cast forth and back before the load
+    REFUSED = "refused"
+
+
+@dataclass(frozen=True, slots=True)
+class Native:
+    """How a target holds one canonical column.
+
+    Two SQL templates take `{}` for the staged column: `decode` turns what was staged into the
+    target's type; `valid` is true where that loses nothing (empty: always true). `direct` says
+    that what the sink stages is of the target's own type already, so a staging table may become
+    the target.
+    """
+
+    sql: str
+    verdict: Verdict = Verdict.EXACT
+    decode: str = "{}"
+    valid: str = ""
+    direct: bool = True
+    note: str = ""  # for the plan: what a reader should know
+    remedy: str = ""  # of a refusal: a line of TOML that would do
+    fallback: bool = False  # the text form holds values that the Arrow form cannot: see BeyondArrow
+    ddl: tuple[Ddl, ...] = ()  # what must exist before the table (an enum type)
+    widen_to: str = ""  # of a refusal: the type to which the existing column could be altered without loss
+    collation: str = ""  # of the existing column: see TargetColumn
+
+
+@dataclass(frozen=True, slots=True)
+class RunContext:
+    """What every part of a run knows about it. Picklable; holds no secret."""
+
+    run_id: str  # 32 hex digits, uuid7: sorts by time
+    pipeline: str
+    staging: Path  # `.penstock/staging/<run_id>`: local, or shared by all workers
+    batch_bytes: int = 16 * 1024 * 1024
+    batch_rows: int = 131_072
+
+    @property
+    def application_name(self) -> str:
+        """How the run's database sessions call themselves, so that a cancel finds them."""
+        return f"penstock:{self.run_id}"
+
+
+Figure = Literal["inserted", "updated", "deleted"]
+
+
+@dataclass(frozen=True, slots=True)
+class Execute:
+    """A statement of the load. `counts` says which figure its row count adds to.
+
+    If it fails and one of `diagnose` finds rows, that check's error is raised instead of the
+    driver's. `touches` counts, before it, the rows that it must touch: another number afterwards
+    ends the load.
+    """
+
+    sql: str
+    counts: Figure | Literal[""] = ""
+    diagnose: tuple[Check, ...] = ()
+    touches: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Tally:
+    """A query for one number, added to a figure that the statement after it does not report."""
+
+    sql: str
+    counts: Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """A query that must return no row. Its rows are keys or figures for the message.
+
+    With `figures`, `what` is formatted with the first row (`{0}`, `{1}` …). With `labelled`, the
+    first value of a row is a column's name: `what` is formatted with it, and the rows of that
+    column become `keys`. Otherwise the rows become `keys`. Three keys at most. What is formatted
+    holds no name of a user's: it may have braces.
+    `key` names staged columns: a target that can make them a key of what was staged, and is not
+    refused, has proved the check and may leave the query out.
+    """
+
+    sql: str
+    what: str
+    why: str = ""
+    remedy: str = ""
+    figures: bool = False
+    labelled: bool = False
+    key: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class UserSql:
+    """A statement of the user's, which may not end our transaction."""
+
+    sql: str
+    place: str  # "transforms_pre[0]"
+
+
+Step = Execute | Tally | Check | UserSql
+
+RAW = "_penstock_raw"  # the relation that a load's steps find the staged rows under, as staged
+STAGED = "_penstock_staged"  # the same, decoded to the target's types (made by the first step)
+
+
+@dataclass(frozen=True, slots=True)
+class StagedColumn:
+    """One column on its way: as the source gives it, and as the target holds it."""
+
+    source: str  # the column's name at the source
+    column: Column  # its form on the wire, named as in the target
+    native: Native
+
+
+@dataclass(frozen=True, slots=True)
+class Guard:
+    """When a load that replaces rows must stop, for targets that have no steps to check it by."""
+
+    allow_empty: bool
+    max_delete_ratio: float
+
+
+@dataclass(frozen=True, slots=True)
+class TableLoad:
+    """One table's part of a load: what is staged and the statements that bring it in.
+
+    A target with SQL makes the relation `RAW` out of its staging and runs `steps` in order, in the
+    commit transaction; for one without there are none. With `adopt`, the staging table itself, made
+    by `adopt` under another name, becomes the target and `steps` follow.
+    """
+
+    table: TableName
+    columns: tuple[StagedColumn, ...]
+    steps: tuple[Step, ...]
+    mode: str = "append"
+    adopt: tuple[Ddl, ...] = ()
+    lock: bool = True  # keep other writers out of the target during the commit
+    creates: bool = False  # the target is made by this load
+    replaces: bool = False  # the rows that are there go
+    guard: Guard | None = None  # of a load that replaces rows, where there are no steps
+
+
+@dataclass(frozen=True, slots=True)
+class LoadPlan:
+    """All that a target needs to carry a load out, and all that `penstock plan` prints of it."""
+
+    run: RunContext
+    tables: tuple[TableLoad, ...]
+    watermark: str | None = None  # JSON, stored with the load
+    continues: str | None = None  # the watermark that was read at planning: the commit must find it unchanged
+    key_columns: tuple[str, ...] = ()  # shown with data errors
+    native_query: str | None = None  # same database: RAW is this query, evaluated once
+    by_attempt: bool = False  # parts belong to task attempts: rows without a given receipt do not count
+
+
+@dataclass(frozen=True, slots=True)
+class Receipt:
+    """What a task leaves for the commit. First attempt wins."""
+
+    table: int
+    part: int
+    rows: int
+    bytes: int = 0
+    ref: str = ""  # the backend's own: a file name
+    pid: int = 0  # of the worker
+
+    def to_record(self) -> dict[str, Any]:
+        """As JSON, for the way back from a worker."""
+        return {name: getattr(self, name) for name in self.__slots__}
+
+
+@dataclass(frozen=True, slots=True)
+class LoadResult:
+    rows: int  # staged
+    inserted: int
+    updated: int
+    deleted: int
