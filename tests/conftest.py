@@ -9,6 +9,20 @@ import pytest
 
 from penstock.testing.postgres import EmbeddedPostgres
 from tests.conformance.databases import Databases
+from tests.sampling import sampled
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--full", action="store_true", help="every combination of the sampled matrices")
+    parser.addoption("--sample-seed", type=int, default=0, help="which sample of them is taken otherwise")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if config.getoption("--full"):
+        return
+    items[:], left = sampled(items, config.getoption("--sample-seed"))
+    if left:
+        config.hook.pytest_deselected(items=left)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -21,7 +21,7 @@ from tests.conformance.conftest import BACKENDS
 from tests.conformance.harness import Flow, Harness, PostgresHarness
 from tests.faults.bare import stage_here
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 
 @pytest.fixture(params=BACKENDS)

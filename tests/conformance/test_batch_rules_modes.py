@@ -16,7 +16,7 @@ from penstock.errors import ConfigError, DataError, PlanRefused, TargetError
 from tests.conformance.conftest import BACKENDS
 from tests.conformance.harness import DuckDBHarness, Flow, Harness, PostgresHarness
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 REPO = Path(__file__).parents[2]
 

@@ -15,7 +15,7 @@ from tests.conformance.conftest import BACKENDS
 from tests.conformance.harness import Flow, Harness
 from tests.conformance.postgres_bench import Bench, Database
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 AS_INTEGER = {"v": "integer"}
 

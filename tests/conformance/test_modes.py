@@ -10,7 +10,7 @@ from penstock.errors import DataError, PenstockError, PlanRefused, TargetError
 from penstock.run.records import RunOptions
 from tests.conformance.harness import Flow
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 
 def seed(flow: Flow, *rows: str) -> None:

@@ -10,7 +10,7 @@ import pytest
 
 from tests.conformance.harness import Flow, Harness
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 VALUES = (
     "create table items (id int primary key, f float8, r real, d numeric(10,2), n numeric)",

@@ -18,7 +18,7 @@ from penstock.state import RunRecord
 from tests.conformance.harness import Flow, Harness, PostgresHarness
 from tests.faults.bare import stage_here
 
-pytestmark = [pytest.mark.postgres]
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 
 def move(flow: Flow, options: RunOptions | None = None, **rest: Any) -> RunRecord:

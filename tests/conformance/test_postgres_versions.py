@@ -30,7 +30,7 @@ from tests.faults.test_all_or_nothing import ROWS, Bare
 
 __all__ = ["emptied", "old"]
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 Types = dict[str, tuple[str, ...]]
 

@@ -14,7 +14,7 @@ from penstock.run.pipeline import run, stage_with_spark
 from penstock.state import open_store
 from tests.conformance.harness import DuckDBHarness, Flow, Harness
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.sampled]
 
 TABLE = """
 create table items (

@@ -26,7 +26,7 @@ from tests.conformance.harness import Harness, PostgresHarness
 from tests.faults.bare import carry_out
 from tests.faults.proxy import Cut, Proxy
 
-pytestmark = [pytest.mark.postgres, pytest.mark.faults]
+pytestmark = [pytest.mark.postgres, pytest.mark.faults, pytest.mark.sampled]
 
 ROWS = 3000
 REPO = Path(__file__).parents[2]
