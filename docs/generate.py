@@ -45,8 +45,10 @@ from penstock.project.model import (
     SparkConfig,
     StateConfig,
     TargetName,
+    Ttl,
 )
 from penstock.run.records import Finding, PipelinePlan
+from penstock.schema.ddl import TRANSFORMS
 from penstock.state import RunRecord
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -103,6 +105,7 @@ def config_page() -> str:
         section("[pipelines.NAME]", Pipeline, hidden=INTERNAL_FIELDS),
         section("[pipelines.NAME.columns]", ColumnOption, note="Per column; a text alone is its `type`."),
         section("target", TargetName, note="`connection.schema.table`, parts quoted as in SQL, or a table of:"),
+        section("ttl", Ttl, note="A table of:"),
         section("[spark]", SparkConfig),
         section("[state]", StateConfig),
         *(connection_section(name) for name in registry.names()),
@@ -169,7 +172,7 @@ def _word(annotation: Any) -> str:
     if origin is dict:
         return f"table of {_word(inner[1])}s"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return {"ColumnOption": "column option", "TargetName": "target name"}[annotation.__name__]
+        return {"ColumnOption": "column option", "TargetName": "target name", "Ttl": "table"}[annotation.__name__]
     return WORDS[annotation]
 
 
@@ -290,6 +293,9 @@ ABILITIES = (
     ("writes", "target"),
     ("modes", "modes"),
     ("deletes", "deletes"),
+    ("event_time", "`event_time`"),
+    ("ttl", "`ttl`"),
+    ("partition_by", "`partition_by`"),
     ("incremental", "incremental reads"),
     ("transactional", "a load is one transaction"),
     ("many_writers", "tasks load in parallel"),
@@ -317,6 +323,8 @@ def _ability(one: Capabilities, field: str) -> str:
     if field in ("modes", "deletes"):
         order = get_args(Mode if field == "modes" else Deletes)
         return ", ".join(word for word in order if word in value) or "no"
+    if field == "partition_by":
+        return ", ".join(word for word in ("value", *TRANSFORMS) if word in value) or "no"
     if field == "tested":
         return ", ".join(value)
     if field == "max_identifier_bytes":

@@ -43,7 +43,7 @@ from penstock.backends.steps import (
     Verdict,
 )
 from penstock.errors import Unsupported
-from penstock.schema import Column, Ddl, Schema, TableName
+from penstock.schema import Column, Ddl, PartitionField, Schema, TableName
 from penstock.schema.names import folded
 
 if TYPE_CHECKING:
@@ -380,6 +380,10 @@ class Capabilities:
     case_insensitive: bool  # names that differ only in case are the same
     same_database_sql: bool  # can run INSERT … SELECT inside itself
     queries: bool = True  # as a source, takes a query
+    event_time: bool = False  # scd2 by the times of the rows
+    ttl: bool = False  # deletes rows by age in the load's own transaction
+    partition_by: frozenset[str] = frozenset()  # of value, year, month, day, hour
+    max_partition_fields: int | None = None  # None: any number
     tested: tuple[str, ...] = ()  # versions of the system that the suite runs on, for the matrix
     types: tuple[str, ...] = ()  # canonical types it holds as themselves, for the matrix
     notes: tuple[str, ...] = ()  # sentences for the matrix
@@ -439,6 +443,7 @@ __all__ = [
     "LoadResult",
     "Native",
     "Partition",
+    "PartitionField",
     "Progress",
     "ReadRequest",
     "ReadsFrames",

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.schema import Column, Ddl, TableName
+from penstock.schema import Column, Ddl, PartitionField, TableName
 
 
 class Verdict(StrEnum):
@@ -157,6 +157,7 @@ class TableLoad:
     creates: bool = False  # the target is made by this load
     replaces: bool = False  # the rows that are there go
     guard: Guard | None = None  # of a load that replaces rows, where there are no steps
+    partition_by: tuple[PartitionField, ...] = ()  # of the table that is made, or as the one that is there has it
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from penstock.backends.base import (
     Execute,
     Guard,
     LoadPlan,
+    PartitionField,
     RunContext,
     StagedColumn,
     Step,
@@ -33,6 +34,7 @@ from penstock.load.modes import (
     null_key_check,
     staged_view,
 )
+from penstock.load.partitions import partition_fields, partition_refusals, require_partitions
 from penstock.project.model import Pipeline
 from penstock.schema import AddKey, ColumnDef, CreateSchema, CreateTable, Ddl, Schema, TableName
 
@@ -119,11 +121,13 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     refusals += _key_refusals(pipeline, keys, columns, request.schema)
     refusals += _unknown_columns(pipeline, columns)
     refusals += _fixed_columns(pipeline, existing, columns, keys)
+    partition_by = partition_fields(pipeline, columns)
+    refusals += partition_refusals(partition_by, columns)
     if pipeline.mode not in KEYED:
         # Only errors show them: those of the source's table that a transform or drift has left.
         keys = tuple(key for key in keys if key in columns.names)
     if dialect is None:
-        return _without_sql(request, columns, keys, refusals)
+        return _without_sql(request, columns, keys, refusals, partition_by)
     statement = Statement(
         pipeline,
         dialect,
@@ -159,6 +163,7 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         # What only adds rows leaves others to their work, and needs no right but to add.
         lock=existing is not None and (pipeline.mode != "append" or request.full_refresh),
         creates=existing is None,
+        partition_by=partition_by,
     )
     plan = LoadPlan(
         request.run,
@@ -183,7 +188,11 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
 
 
 def _without_sql(
-    request: LoadRequest, columns: ColumnsPlan, keys: tuple[str, ...], refusals: Sequence[str]
+    request: LoadRequest,
+    columns: ColumnsPlan,
+    keys: tuple[str, ...],
+    refusals: Sequence[str],
+    partition_by: tuple[PartitionField, ...],
 ) -> PlannedLoad:
     """The load of a target that has no statements: what to do is said by the mode, what to heed by the guard."""
     pipeline, existing = request.pipeline, request.existing
@@ -196,6 +205,7 @@ def _without_sql(
         creates=existing is None,
         replaces=replaces,
         guard=Guard(pipeline.allow_empty, pipeline.max_delete_ratio) if replaces else None,
+        partition_by=partition_by,
     )
     plan = LoadPlan(request.run, (load,), request.watermark, request.continues, keys, by_attempt=request.by_attempt)
     notes = (*(existing.notes if existing else ()), *columns.notes)
@@ -213,6 +223,11 @@ def _require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
         refuse(f"{title} does not take mode {pipeline.mode}", f"it takes {', '.join(sorted(capabilities.modes))}")
     if pipeline.deletes != "none" and pipeline.deletes not in capabilities.deletes:
         refuse(f"{title} does not take deletes = {pipeline.deletes!r}", "leave deletes out")
+    if pipeline.event_time is not None and not capabilities.event_time:
+        refuse(f"{title} does not take event_time", "leave event_time out: versions then begin when they are loaded")
+    if pipeline.ttl is not None and not capabilities.ttl:
+        refuse(f"{title} does not take ttl", "leave ttl out, and remove what is old by other means")
+    require_partitions(pipeline, capabilities)
     if capabilities.user_sql:
         return
     if pipeline.transforms_pre or pipeline.transforms_post:

@@ -12,13 +12,18 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.project.connections import Connections, how_to_define
 from penstock.project.findings import nearest, reason, suggestion, unknown_key
 from penstock.project.interpolate import Place, interpolate
-from penstock.project.model import LIST_KEYS, PIPELINE_KEYS, ColumnOption, Model, Pipeline
+from penstock.project.model import LIST_KEYS, PIPELINE_KEYS, ColumnOption, Model, Pipeline, TargetName, Ttl
 from penstock.project.rules import broken
 
 M = TypeVar("M", bound=Model)
 
 # Fill in for required keys that are missing or wrong, so that the other rules can still be checked.
 _STAND_INS = {"source": "?", "target": {"connection": "?", "table": "?"}, "mode": "append"}
+# Of the options that are tables themselves.
+_INNER_KEYS = {
+    key: [info.alias or name for name, info in model.model_fields.items()]
+    for key, model in (("columns", ColumnOption), ("target", TargetName), ("ttl", Ttl))
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +102,7 @@ def _told(raw: RawPipeline, loc: tuple[int | str, ...], detail: Mapping[str, Any
         remedy = "one of append, truncate, merge, scd2" if key == "mode" else ""
         return ConfigError(f"pipeline {raw.name!r} has no {key}", remedy=remedy, place=raw.place(()))
     if detail["type"] == "extra_forbidden":
-        known = ColumnOption.model_fields if key == "columns" else ("connection", "schema", "table")
-        return unknown_key(path[-1], known, ".".join(path[:-1]), place)
+        return unknown_key(path[-1], _INNER_KEYS[key], ".".join(path[:-1]), place)
     if detail["type"] == "missing":
         return ConfigError(f"{shown} is missing", place=place)
     value = raw.options.get(key)

@@ -15,10 +15,11 @@ from typing import TYPE_CHECKING, Any, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 from pydantic.json_schema import SkipJsonSchema
 
-from penstock.backends.lags import LAG
+from penstock.backends.lags import LAG, UNITS
 from penstock.errors import ConfigError
 from penstock.project.connections import Connections
 from penstock.project.findings import raise_all, suggestion
+from penstock.schema.ddl import PartitionField
 from penstock.schema.names import TableName, split_name
 
 if TYPE_CHECKING:
@@ -67,6 +68,21 @@ class ColumnOption(Model):
     @classmethod
     def _short_form(cls, value: Any) -> Any:
         return {"type": value} if isinstance(value, str) else value
+
+
+class Ttl(Model):
+    """How long rows stay in the target."""
+
+    column: str = Field(min_length=1, description="the column that says how old a row is")
+    keep: str = Field(description='rows older than this go: "90d", "12h"')
+
+    @field_validator("keep")
+    @classmethod
+    def _duration(cls, value: str) -> str:
+        found = LAG.fullmatch(value)
+        if found is None or found[2] is None or not int(found[1]):
+            raise ValueError(f'it is a duration: a number with {", ".join(UNITS)}, as in "90d"')
+        return value
 
 
 class TargetName(Model):
@@ -121,9 +137,18 @@ class Pipeline(Model):
     order_by: str | None = Field(None, min_length=1, description='which of two equal keys wins: "updated_at desc"')
     track: tuple[str, ...] = Field((), description="scd2: only changes of these columns make a version")
     ignore: tuple[str, ...] = Field((), description="scd2: changes of these columns make no version")
+    event_time: str | None = Field(
+        None, min_length=1, description="scd2: the column that says when a version began, instead of the load's time"
+    )
+    ttl: Ttl | None = Field(None, description='delete older rows: {column = "created_at", keep = "90d"}')
+    partition_by: tuple[str, ...] = Field(
+        (), description='how a new target is partitioned: ["region"], ["month(created_at)"], or by year, day, hour'
+    )
     incremental: str | None = Field(None, min_length=1, description="the cursor column: read what is new by it")
     lag: str | None = Field(None, description='how far the window stays behind: "5m", or units of an integer')
-    cursor_timezone: str | None = Field(None, min_length=1, description="the zone of a cursor that has none")
+    cursor_timezone: str | None = Field(
+        None, min_length=1, description="the zone of a cursor, event_time or ttl column that has none"
+    )
     on_null_cursor: Literal["error", "include", "skip"] = Field(
         DEFAULT_ON_NULL_CURSOR, description="rows without a cursor value: stop, read every time, or never"
     )
@@ -161,6 +186,13 @@ class Pipeline(Model):
             raise ValueError('a lag is a number with us, ms, s, m, h or d ("5m"), or a plain one for integers')
         return value
 
+    @field_validator("partition_by")
+    @classmethod
+    def _partition_fields(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        for text in value:
+            PartitionField.parse(text)
+        return value
+
     @property
     def target_connection(self) -> str:
         return self.target.connection
@@ -191,7 +223,9 @@ class Pipeline(Model):
 # Set by the loader and the decorator, never by a key in the file.
 INTERNAL_FIELDS = frozenset({"name", "place", "transform_function"})
 PIPELINE_KEYS = tuple(name for name in Pipeline.model_fields if name not in INTERNAL_FIELDS)
-LIST_KEYS = frozenset({"tables", "keys", "track", "ignore", "transforms_pre", "transforms_post", "tags"})
+LIST_KEYS = frozenset(
+    {"tables", "keys", "track", "ignore", "partition_by", "transforms_pre", "transforms_post", "tags"}
+)
 
 
 class SparkConfig(Model):

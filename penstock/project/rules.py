@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from penstock.errors import ConfigError
 from penstock.project.model import PLACEHOLDER, Pipeline
 from penstock.project.sqlcheck import Unreadable, transaction_control
+from penstock.schema.ddl import PartitionField
 from penstock.schema.names import TableName
 
 
@@ -105,7 +106,7 @@ def _deletes(p: Pipeline) -> Iterator[Finding]:
             f"deletes = {p.deletes!r} needs mode {wanted!r}, not {p.mode!r}",
             remedy=f"in mode {p.mode!r} deletes may be {offer}",
         )
-    removes = p.deletes != "none" or p.mode == "truncate"
+    removes = p.deletes != "none" or p.mode == "truncate" or p.ttl is not None
     if p.delete_scope and not removes:
         yield Finding("delete_scope", "delete_scope has no meaning without deletes")
     if p.delete_scope and p.truncate_with == "truncate" and p.mode == "truncate":
@@ -116,7 +117,7 @@ def _deletes(p: Pipeline) -> Iterator[Finding]:
 
 def _incremental(p: Pipeline) -> Iterator[Finding]:
     if p.incremental is None:
-        for key in ("lag", "cursor_timezone", "on_null_cursor"):
+        for key in ("lag", "on_null_cursor"):
             if key in p.model_fields_set and getattr(p, key) is not None:
                 yield Finding(key, f"{key} has no meaning without incremental")
         return
@@ -148,6 +149,9 @@ def _incremental(p: Pipeline) -> Iterator[Finding]:
 def _cursor_timezone(p: Pipeline) -> Iterator[Finding]:
     if p.cursor_timezone is None:
         return
+    if p.incremental is None and p.event_time is None and p.ttl is None:
+        yield Finding("cursor_timezone", "cursor_timezone has no meaning without incremental, event_time or ttl")
+        return
     from zoneinfo import ZoneInfo, ZoneInfoNotFoundError
 
     try:
@@ -162,6 +166,37 @@ def _tracking(p: Pipeline) -> Iterator[Finding]:
             yield Finding(key, f"{key} needs mode 'scd2', not {p.mode!r}")
     if p.track and p.ignore:
         yield Finding("ignore", "track and ignore exclude each other", why="what is not tracked is ignored")
+
+
+def _event_time(p: Pipeline) -> Iterator[Finding]:
+    if p.event_time is None:
+        return
+    if p.mode != "scd2":
+        yield Finding("event_time", f"event_time needs mode 'scd2', not {p.mode!r}")
+    elif p.event_time in p.keys:
+        yield Finding(
+            "event_time",
+            f"event_time = {p.event_time!r} is one of the keys",
+            why="every event would be a row of its own, and none would follow another",
+            remedy="leave it out of keys: they say whose history it is",
+        )
+
+
+def _ttl(p: Pipeline) -> Iterator[Finding]:
+    if p.ttl is not None and p.mode == "scd2":
+        yield Finding(
+            "ttl",
+            "ttl has no meaning in mode 'scd2'",
+            why="versions that go leave holes in a history",
+            remedy="delete what is old in transforms_post: delete from … where valid_to < …",
+        )
+
+
+def _partition_by(p: Pipeline) -> Iterator[Finding]:
+    columns = [PartitionField.parse(text).column for text in p.partition_by]
+    doubled = sorted({name for name in columns if columns.count(name) > 1})
+    if doubled:
+        yield Finding("partition_by", f"partition_by names {', '.join(map(repr, doubled))} twice")
 
 
 def _transforms(p: Pipeline) -> Iterator[Finding]:
@@ -208,10 +243,13 @@ RULES: tuple[tuple[frozenset[str], Rule], ...] = (
     (frozenset({"table", "tables"}), _table_names),
     (frozenset({"tables", "query", "target"}), _template),
     (frozenset({"mode", "keys", "query"}), _keys),
-    (frozenset({"mode", "deletes"}), _deletes),
+    (frozenset({"mode", "deletes", "ttl"}), _deletes),
     (frozenset({"mode", "deletes", "incremental", "lag", "delete_scope"}), _incremental),
-    (frozenset({"cursor_timezone"}), _cursor_timezone),
+    (frozenset({"cursor_timezone", "incremental", "event_time", "ttl"}), _cursor_timezone),
     (frozenset({"mode"}), _tracking),
+    (frozenset({"mode", "keys", "event_time"}), _event_time),
+    (frozenset({"mode", "ttl"}), _ttl),
+    (frozenset({"partition_by"}), _partition_by),
     (frozenset({"path"}), _transforms),
     (frozenset({"columns"}), _columns),
 )

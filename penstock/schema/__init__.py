@@ -6,7 +6,17 @@ that only read the project file stay quick.
 
 from typing import TYPE_CHECKING, Any
 
-from penstock.schema.ddl import AddColumn, AddKey, ColumnDef, CreateEnum, CreateSchema, CreateTable, Ddl, WidenColumn
+from penstock.schema.ddl import (
+    AddColumn,
+    AddKey,
+    ColumnDef,
+    CreateEnum,
+    CreateSchema,
+    CreateTable,
+    Ddl,
+    PartitionField,
+    WidenColumn,
+)
 from penstock.schema.names import TableName
 
 if TYPE_CHECKING:
@@ -22,6 +32,7 @@ __all__ = [
     "CreateTable",
     "Ddl",
     "Logical",
+    "PartitionField",
     "Schema",
     "TableName",
     "WidenColumn",

@@ -102,6 +102,8 @@ def test_it_is_target_and_source_like_any_other(
 DENIED: dict[str, tuple[dict[str, Any], str]] = {
     "mode": ({"mode": "merge"}, "Arrow files does not take mode merge"),
     "history": ({"mode": "scd2"}, "Arrow files does not take mode scd2"),
+    "ttl": ({"ttl": {"column": "seen", "keep": "9d"}}, "Arrow files does not take ttl"),
+    "partitions": ({"partition_by": ["day(seen)"]}, "Arrow files has no partitions"),
     "SQL": ({"transforms_post": ["delete from items"]}, "Arrow files runs no SQL of its own"),
 }
 

@@ -159,7 +159,7 @@ def test_mistakes_outside_of_pipelines(write: Write, text: str, what: str, remed
     assert found.place.startswith("penstock.toml:")
 
 
-@pytest.mark.parametrize("key", ["keys", "tables", "tags", "track", "transforms_pre"])
+@pytest.mark.parametrize("key", ["keys", "tables", "tags", "track", "partition_by", "transforms_pre"])
 def test_text_in_the_place_of_a_list(write: Write, key: str) -> None:
     base = PIPELINE.replace('table = "public.customers"\n', "") if key == "tables" else PIPELINE
     found = _finding(f'{key} = "id"', write, base)
@@ -189,6 +189,17 @@ def test_text_in_the_place_of_a_list(write: Write, key: str) -> None:
         ('order_by = "a"', "order_by has no meaning in mode 'append'", "order_by ="),
         ('keys = ["a", "b", "a"]', "keys names 'a' twice", "keys ="),
         ('truncate_with = "truncate"', "truncate_with has no meaning in mode 'append'", "truncate_with ="),
+        ('event_time = "at"', "event_time needs mode 'scd2', not 'append'", "event_time ="),
+        ('mode = "scd2"\nkeys = ["at"]\nevent_time = "at"', "event_time = 'at' is one of the keys", "event_time ="),
+        ('mode = "scd2"\nttl = { column = "at", keep = "9d" }', "ttl has no meaning in mode 'scd2'", "ttl ="),
+        ('ttl = { column = "at", keep = "soon" }', "ttl.keep is wrong", "ttl ="),
+        ('ttl = { column = "at", keep = "90" }', "ttl.keep is wrong", "ttl ="),
+        ('ttl = { colum = "at", column = "at", keep = "9d" }', "unknown key 'colum' in ttl", "ttl ="),
+        ('cursor_timezone = "UTC"', "cursor_timezone has no meaning without", "cursor_timezone ="),
+        ('partition_by = ["week(at)"]', "partition_by is wrong", "partition_by ="),
+        ('partition_by = ["day()"]', "partition_by is wrong", "partition_by ="),
+        ('partition_by = [""]', "partition_by is wrong", "partition_by ="),
+        ('partition_by = ["day(at)", "at"]', "partition_by names 'at' twice", "partition_by ="),
         ("max_delete_ratio = 1.5", "max_delete_ratio is wrong", "max_delete_ratio ="),
         ("parallel = 0", "parallel is wrong", "parallel ="),
         ('source = "shpo"', "names a connection that does not exist: 'shpo'", "source ="),
@@ -246,6 +257,9 @@ def test_what_a_pipeline_must_say(write: Write, lines: str, what: str) -> None:
         'table = "t"\ntarget = "warehouse.t"\nmode = "merge"\nincremental = "u"',
         'table = "t"\ntarget = "warehouse.t"\nmode = "truncate"\ndelete_scope = "region = 1"',
         'table = "t"\ntarget = "warehouse.t"\nmode = "scd2"\ndeletes = "close"\ntrack = ["a"]',
+        'table = "t"\ntarget = "warehouse.t"\nmode = "scd2"\nevent_time = "at"\ncursor_timezone = "UTC"',
+        'table = "t"\ntarget = "warehouse.t"\nmode = "merge"\nttl = { column = "at", keep = "90d" }',
+        'table = "t"\ntarget = "warehouse.t"\nmode = "append"\npartition_by = ["month(a t)", "région"]',
         'table = "t"\ntarget = "warehouse.t"\nmode = "append"\ntransform = "select 1"\npath = "spark"',
     ],
 )
