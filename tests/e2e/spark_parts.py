@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from penstock.backends.base import Partition, Receipt, Sink, as_record
+from penstock.backends.base import Partition, Receipt, Sink
 from penstock.errors import DataError, LinkLost, PenstockError
 from penstock.schema import Column
 
@@ -121,7 +121,7 @@ class ParquetSink(Sink):
                 rows, size = rows + batch.num_rows, size + batch.nbytes
         receipt = Receipt(0, part, rows, size, name, os.getpid())
         draft = self.folder / f"{name}.receipt"
-        draft.write_text(json.dumps(as_record(receipt)))
+        draft.write_text(json.dumps(receipt.to_record()))
         try:
             os.link(draft, self.folder / f"{part}.receipt")
         except FileExistsError:
