@@ -48,6 +48,7 @@ from penstock.schema.names import folded
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql.types import StructType
 
 # ---------------------------------------------------------------- words shared by all
 
@@ -171,11 +172,22 @@ class Source(ABC):
 
 
 class ReadsFrames(ABC):
-    """Of a source that Spark's own reader reads: it has no partitions, and a run goes through Spark."""
+    """Of a source that Spark's own reader reads: a run goes through Spark, and no partitions are asked for.
+
+    A window is refused for it; the request's `limit` is its own to keep.
+    """
+
+    @property
+    @abstractmethod
+    def reader(self) -> str:
+        """What reads it, for the plan: "Spark's own ORC reader"."""
 
     @abstractmethod
-    def frame(self, spark: SparkSession, columns: Sequence[Column]) -> DataFrame:
-        """Exactly these columns, in the Spark types of `engine.sparktypes`."""
+    def frame(self, spark: SparkSession, columns: Sequence[Column], schema: StructType) -> DataFrame:
+        """`columns` as a frame of exactly `schema`: their names and the Spark types in which they travel.
+
+        In the run's own session, at planning: no job runs before the run's own, which is tagged.
+        """
 
 
 # ---------------------------------------------------------------- targets
@@ -350,11 +362,21 @@ class Target(ABC):
 
 
 class WritesFrames(ABC):
-    """Of a target that Spark's own writer fills: a run goes through Spark, and there is no sink."""
+    """Of a target that Spark's own writer fills: a run goes through Spark, and no sink is asked for."""
+
+    @property
+    @abstractmethod
+    def writer(self) -> str:
+        """What writes it, for the plan: "Spark's own ORC writer"."""
 
     @abstractmethod
     def write_frame(self, load: Load, table: int, frame: DataFrame) -> list[Receipt]:
-        """Stage the frame as a Spark job; one receipt per file that was staged whole."""
+        """Stage the frame by a Spark job; one receipt per file that was staged whole.
+
+        Its columns are those of the load, named as in the target, each in the Spark type in which
+        its wire form travels. Called in a thread whose jobs carry the run's tag. When the run is
+        cancelled it raises, and no task of it writes any more once it has.
+        """
 
 
 # ---------------------------------------------------------------- backends

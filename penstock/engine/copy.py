@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.backends.base import Partition, Progress, Receipt, RunContext, Sink
-from penstock.engine.job import Job
+from penstock.engine.job import Job, collected
 from penstock.engine.task import CopyTask, Names
 from penstock.errors import SparkError
 
@@ -35,7 +35,7 @@ def copy(
         return []
     task = CopyTask(tuple(partitions), sink, tuple(names), run)
     frame = spark.range(0, count, 1, count).mapInArrow(task, "receipt string")
-    receipts = Job(spark, frame, run, on_progress).receipts()
+    receipts = Job(spark, collected(frame), run, on_progress).receipts()
     if [receipt.part for receipt in receipts] != list(range(count)):
         raise SparkError(
             f"{count} partitions were read, but {len(receipts)} receipts came back",

@@ -1,4 +1,4 @@
-"""The driver's side of a Spark job that ends in receipts: progress, first error, cancel.
+"""The driver's side of Spark work that ends in receipts: progress, first error, cancel.
 
 The job runs in a thread of its own so that Ctrl-C reaches the driver at once. Whatever ends the
 wait early, the run's jobs are cancelled and its workers are free or gone before it returns:
@@ -35,19 +35,36 @@ POLL_SECONDS = 0.1
 DRIVER = "driver.json"  # whose run the counters are
 CANCEL_SECONDS = 4.0  # then workers that are still busy are killed; five seconds is the promise
 
+Work = Callable[[], list[Receipt]]  # starts Spark jobs in the thread that calls it
 Explain = Callable[[BaseException], PenstockError | None]  # an error of the user's own transform, if it is one
+
+
+def collected(frame: DataFrame) -> Work:
+    """The work of a frame whose tasks give their receipts: the only rows that ever come to the driver."""
+
+    def work() -> list[Receipt]:
+        return [_receipt(json.loads(row[0])) for row in frame.collect()]
+
+    return work
+
+
+def _receipt(record: dict[str, Any]) -> Receipt:
+    if "error" in record:
+        raise from_record(record["error"])
+    return Receipt(**record["receipt"])
 
 
 @dataclass
 class Job:
-    """One job of one run, from start to its receipts."""
+    """The Spark work of one run, from start to its receipts."""
 
     spark: SparkSession
-    frame: DataFrame
+    work: Work
     run: RunContext
     on_progress: Progress | None = None
     explain: Explain | None = None
-    _lines: list[str] = field(default_factory=list)
+    in_jvm: bool = False  # its tasks write in the JVM, where Spark itself knows who is busy and how far
+    _done: list[Receipt] = field(default_factory=list)
     _error: BaseException | None = None
     _told: tuple[int, int] = (0, 0)
     # Waited for instead of the thread: an interrupted `join` leaves Python believing that it has ended.
@@ -67,7 +84,7 @@ class Job:
             remove(folder)
 
     def _receipts(self, folder: Path) -> list[Receipt]:
-        worker = threading.Thread(target=self._collect, name=f"penstock-{self.run.run_id}", daemon=True)
+        worker = threading.Thread(target=self._carry_out, name=f"penstock-{self.run.run_id}", daemon=True)
         try:
             with _terminate_as_interrupt():
                 worker.start()
@@ -82,15 +99,14 @@ class Job:
             self._cancel()  # one task has failed for good; Spark may not have ended the others yet
             self._watch(folder)  # a task may have told why just before Spark gave up
             self._fail(self._error)
-        receipts = [self._receipt(json.loads(line)) for line in self._lines]
+        receipts = self._done
         self._tell(sum(r.rows for r in receipts), sum(r.bytes for r in receipts))
         return sorted(receipts, key=lambda receipt: receipt.part)
 
-    def _collect(self) -> None:
+    def _carry_out(self) -> None:
         try:
             with status.tagged(self.spark, status.tag_of(self.run.run_id)):
-                # The only rows that ever come to the driver: one line per task.
-                self._lines = [row[0] for row in self.frame.collect()]
+                self._done = self.work()
         except BaseException as error:  # noqa: BLE001  raised again by the waiting thread
             self._error = error
         finally:
@@ -104,6 +120,8 @@ class Job:
         for counter in counters(folder):
             now = (counter["rows"], counter["bytes"])
             best[counter["part"]] = max(best.get(counter["part"], (0, 0)), now)
+        if self.in_jvm:
+            best["jvm"] = status.written(self.spark, status.tag_of(self.run.run_id))
         self._tell(sum(rows for rows, _ in best.values()), sum(size for _, size in best.values()))
 
     def _tell(self, rows: int, size: int) -> None:
@@ -113,12 +131,9 @@ class Job:
             self.on_progress(*told)
         self._told = told
 
-    def _receipt(self, record: dict[str, Any]) -> Receipt:
-        if "error" in record:
-            raise from_record(record["error"])
-        return Receipt(**record["receipt"])
-
     def _fail(self, error: BaseException) -> NoReturn:
+        if isinstance(error, PenstockError):
+            raise error
         record = record_in(str(error))
         if record is not None:
             # Spark has tried the task as often as it may.
@@ -142,6 +157,10 @@ class Job:
                     with suppress(ProcessLookupError):
                         os.kill(pid, signal.SIGKILL)
                 deadline = time.monotonic() + 1.0
+            time.sleep(POLL_SECONDS / 2)
+        while self.in_jvm and status.is_busy(self.spark, status.tag_of(self.run.run_id)):
+            if time.monotonic() > deadline:
+                return  # what it still writes is no part of the load: it has no receipt
             time.sleep(POLL_SECONDS / 2)
 
 

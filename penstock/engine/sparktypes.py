@@ -21,6 +21,7 @@ from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY, text_kind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
+    from pyspark.sql import DataFrame
     from pyspark.sql.types import DataType, StructField, StructType
 
 TAG = "penstock"
@@ -110,6 +111,32 @@ def to_spark(schema: Schema) -> StructType:
         tag = Tag(column.native, column.logical, column.type)
         fields.append(StructField(column.name, _spark_type(carried(column.type)), True, {TAG: tag.to_json()}))
     return StructType(fields)
+
+
+def as_frame(frame: DataFrame, schema: Schema, names: Sequence[str] | None = None) -> DataFrame:
+    """A frame's columns under the schema's names and with its tags; `names` says how they are named so far.
+
+    A frame of other types is refused: Spark would cast, and what a cast loses nobody would be told.
+    """
+    from pyspark.sql import functions as f
+
+    fields = to_spark(schema).fields
+    came = list(names or schema.names)
+    # By their names, which say nothing of NULL: every column may hold it here.
+    types = {field.name: field.dataType.simpleString() for field in frame.schema.fields}
+    for name, field in zip(came, fields, strict=True):
+        if types.get(name) != field.dataType.simpleString():
+            raise PlanRefused(
+                f"column {field.name} is {types.get(name, 'missing')} in Spark",
+                why=f"the plan says {field.dataType.simpleString()}",
+                kept="nothing was touched",
+                remedy="run again: the source may have changed since the run was planned",
+            )
+    chosen = [
+        f.col(f"`{name.replace('`', '``')}`").alias(field.name, metadata=field.metadata)
+        for name, field in zip(came, fields, strict=True)
+    ]
+    return frame.select(*chosen)
 
 
 def _listed(columns: Sequence[Column]) -> str:

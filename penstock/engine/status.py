@@ -70,6 +70,37 @@ def cancel(spark: SparkSession, tag: str) -> None:
         return  # the JVM is gone, and its jobs with it
 
 
+def _stages(spark: SparkSession, tag: str) -> Iterator[Any]:
+    """What classic Spark knows of the stages of the jobs that carry `tag`."""
+    from py4j.protocol import Py4JError
+
+    classic = context(spark)
+    if classic is None:
+        return
+    try:
+        inner = classic._jsc.sc()
+        store = inner.statusStore()
+        for job in inner.statusTracker().getJobIdsForTag(tag):
+            stages = store.job(job).stageIds()
+            for place in range(stages.size()):
+                yield store.lastStageAttempt(stages.apply(place))
+    except (Py4JError, ConnectionError):
+        return  # a stage that has not started yet, or a JVM that is gone
+
+
+def written(spark: SparkSession, tag: str) -> tuple[int, int]:
+    """Rows and bytes that Spark's own writers have written in jobs that carry `tag`; unknown on Connect."""
+    rows = size = 0
+    for stage in _stages(spark, tag):
+        rows, size = rows + stage.outputRecords(), size + stage.outputBytes()
+    return rows, size
+
+
+def is_busy(spark: SparkSession, tag: str) -> bool:
+    """Whether a task of a job that carries `tag` still runs; a cancelled one may, for a moment."""
+    return any(stage.numActiveTasks() for stage in _stages(spark, tag))
+
+
 def cores(spark: SparkSession) -> int:
     """How many tasks run at once."""
     classic = context(spark)

@@ -1,4 +1,4 @@
-"""A transform: the source as view `source`, Spark SQL or a function over it, the result into a sink.
+"""A transform: the source as view `source`, Spark SQL or a function over it, the result into the target.
 
 The result's schema is known before a row moves. Errors name the place in the user's SQL or code,
 in one line; they never show a Java stack trace, nor a cell's value that Spark's text might quote.
@@ -10,18 +10,28 @@ import re
 import traceback
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 
-from penstock.backends.base import Partition, Progress, Receipt, RunContext, Sink
+from penstock.backends.base import (
+    Load,
+    Partition,
+    Progress,
+    ReadsFrames,
+    Receipt,
+    RunContext,
+    Sink,
+    WritesFrames,
+)
 from penstock.engine import status
 from penstock.engine.convert import back
 from penstock.engine.datasource import source_class
-from penstock.engine.job import Job
+from penstock.engine.job import Job, collected
 from penstock.engine.session import check_started
-from penstock.engine.sparktypes import as_text, from_spark, has_text
+from penstock.engine.sparktypes import as_frame, as_text, from_spark, has_text, to_spark
 from penstock.engine.task import RESULT, Names, carry_out
 from penstock.errors import PenstockError, TransformError
 from penstock.schema import Column, Schema
@@ -57,16 +67,30 @@ class TransformPlan:
 
     def write(self, sink: Sink, columns: Names, run: RunContext, on_progress: Progress | None = None) -> list[Receipt]:
         """Run it into the sink. One receipt per partition of the result that had a row."""
+        safe, frame = self._ready(columns)
+        task = TransformTask(sink, tuple((safe[name], wire) for name, wire in columns), run)
+        frame = frame.mapInArrow(task, "receipt string")
+        return Job(self.spark, collected(frame), run, on_progress, explain).receipts()
+
+    def write_frame(
+        self, target: WritesFrames, load: Load, columns: Names, run: RunContext, on_progress: Progress | None = None
+    ) -> list[Receipt]:
+        """Run it into a target that takes the frame itself, named and typed as the load says."""
+        safe, frame = self._ready(columns)
+        named = as_frame(frame, Schema.of([wire for _, wire in columns]), [safe[name] for name, _ in columns])
+        work = partial(target.write_frame, load, 0, named)
+        return Job(self.spark, work, run, on_progress, explain, in_jvm=True).receipts()
+
+    def _ready(self, columns: Names) -> tuple[dict[str, str], DataFrame]:
+        """The frame as a target's tasks see it, and the names that the result's columns have in it."""
         # `mapInArrow` looks columns up by a parsed name, which a dot or a backtick breaks: it sees c0, c1 …
         safe = {name: f"c{place}" for place, name in enumerate(self.schema.names)}
-        task = TransformTask(sink, tuple((safe[name], wire) for name, wire in columns), run)
         cores = status.cores(self.spark)
         frame = self.frame.toDF(*safe.values()).coalesce(min(cores, self.tasks or cores))
         for name, wire in columns:
             if self.schema[name].type != wire.type:
                 frame = frame.withColumn(safe[name], as_text(safe[name], self.schema[name].type))
-        frame = frame.mapInArrow(task, "receipt string")
-        return Job(self.spark, frame, run, on_progress, explain).receipts()
+        return safe, frame
 
 
 @dataclass(frozen=True)
@@ -105,15 +129,18 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
     yield from rest
 
 
+Rows = Sequence[Partition] | ReadsFrames  # what a view is made of
+
+
 def transform(
     spark: SparkSession,
-    partitions: Sequence[Partition],
+    source: Rows,
     schema: Schema,
     what: str | Function,
     run: RunContext,
     tasks: int | None = None,
 ) -> TransformPlan:
-    """Plan `what`, Spark SQL or a DataFrame function, over the partitions. Moves no row.
+    """Plan `what`, Spark SQL or a DataFrame function, over the source. Moves no row.
 
     At most `tasks` tasks will write at once.
     """
@@ -121,12 +148,20 @@ def transform(
     apart = status.session_apart(spark)
     for name, value in _settings(schema, run).items():
         apart.conf.set(name, value)
-    format_name, source = source_class(partitions, schema, run)
-    apart.dataSource.register(source)
-    frame = apart.read.format(format_name).load()
+    frame = _frame(apart, source, schema, run)
     frame.createOrReplaceTempView(VIEW)
     made = _by_sql(apart, what) if isinstance(what, str) else _by_function(what, frame)
     return TransformPlan(from_spark(made.schema), made, apart, tasks)
+
+
+def _frame(spark: SparkSession, rows: Rows, schema: Schema, run: RunContext) -> DataFrame:
+    """The rows under their names and tags, read by our partitions or by a reader of Spark's."""
+    if isinstance(rows, ReadsFrames):
+        return as_frame(rows.frame(spark, list(schema), to_spark(schema)), schema)
+    format_name, source = source_class(rows, schema, run)
+    spark.dataSource.register(source)
+    made: DataFrame = spark.read.format(format_name).load()
+    return made
 
 
 def _settings(schema: Schema, run: RunContext) -> dict[str, str]:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Unpack
 
-from penstock.backends.base import Load, LoadResult, Receipt, RunContext, Sink
+from penstock.backends.base import Load, LoadResult, Receipt, RunContext, Sink, WritesFrames
 from penstock.errors import BeyondArrow, Cancelled, DataError, PenstockError, StateError
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
@@ -293,7 +293,7 @@ class _Attempt:
     def _load(self, prepared: Prepared) -> LoadResult:
         self.load = load = prepared.target.begin(prepared.planned.load)
         try:
-            receipts = self._stage(prepared, load.sink(0)) if prepared.path != "native" else []
+            receipts = self._stage(prepared, load) if prepared.path != "native" else []
             failpoint("copy.done")
             # The source goes first: it may be the very file that the commit opens to write.
             prepared.source.close()
@@ -311,12 +311,15 @@ class _Attempt:
         finally:
             load.close()
 
-    def _stage(self, prepared: Prepared, sink: Sink) -> list[Receipt]:
+    def _stage(self, prepared: Prepared, load: Load) -> list[Receipt]:
         def on_progress(rows: int, size: int) -> None:
             self.tell("copy", rows, size)
 
         self.tell("copy")
-        return self.stage(self.project, prepared, sink, on_progress)
+        target, transform = prepared.target, prepared.transform
+        if isinstance(target, WritesFrames) and transform is not None:
+            return transform.write_frame(target, load, prepared.wires(), prepared.run, on_progress)
+        return self.stage(self.project, prepared, load.sink(0), on_progress)
 
 
 def _known(error: BaseException) -> PenstockError | Mapping[str, Any]:

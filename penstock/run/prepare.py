@@ -17,12 +17,14 @@ from penstock.backends.base import (
     Cursor,
     Dialect,
     ReadRequest,
+    ReadsFrames,
     RunContext,
     Source,
     Split,
     StagedColumn,
     Target,
     Window,
+    WritesFrames,
 )
 from penstock.backends.registry import backend
 from penstock.errors import ConfigError, PlanRefused, TransformError, Unsupported
@@ -34,7 +36,7 @@ from penstock.schema import Column, Schema, TableName
 from penstock.schema.names import folded
 
 if TYPE_CHECKING:
-    from penstock.engine.transform import TransformPlan
+    from penstock.engine.transform import Rows, TransformPlan
 
 PARTITIONS_PER_CORE = 2  # enough that one slow partition does not leave the other cores idle
 
@@ -188,11 +190,12 @@ def prepare(
             options.limit,
             pipeline.keys,
         )
-        path, reason = choose_path(pipeline, found, options)
+        chosen = choose_path(pipeline, found, options)
         target = found.target_backend.target(found.target, run)
         stack.callback(target.close)
         source = found.source_backend.source(found.source, request, run)
         stack.callback(source.close)
+        path, reason = _through_frames(pipeline, source, target) or chosen
         schema = source.schema()
         keys = pipeline.keys or source.primary_key()
         target_table = target.qualify(pipeline.target_table(table))
@@ -209,15 +212,15 @@ def prepare(
             read = _read_by(pipeline, schema)
             if len(read) < len(schema):
                 notes += (f"{len(read)} of {len(schema)} columns are read: the transform names no other",)
-            split = source.partitions(list(read), want, window)
+            split = _split(source, read, want, window)
             try:
-                transform = _transform(project, pipeline, split, read, run, want)
+                transform = _transform(project, pipeline, _rows(source, split), read, run, want)
             except TransformError:
                 if len(read) == len(schema):
                     raise
                 # Once more with every column: Spark's message suggests names out of those that it knows.
-                split = source.partitions(list(schema), want, window)
-                transform = _transform(project, pipeline, split, schema, run, want)
+                split = _split(source, schema, want, window)
+                transform = _transform(project, pipeline, _rows(source, split), schema, run, want)
             loaded = transform.schema
         planned = plan_load(
             LoadRequest(
@@ -263,6 +266,21 @@ def prepare(
             source.rows() if path == "fused" and window is None and options.limit is None else None,
             stack.pop_all(),
         )
+
+
+def _split(source: Source, schema: Schema, want: int, window: Window | None) -> Split:
+    """The partitions of a read through Spark; none where a reader of Spark's makes its own."""
+    if not isinstance(source, ReadsFrames):
+        return source.partitions(list(schema), want, window)
+    if window is not None:
+        raise Unsupported(
+            f"{source.reader} reads no window", kept="nothing was touched", remedy="leave incremental out"
+        )
+    return Split((), f"{source.reader} splits it")
+
+
+def _rows(source: Source, split: Split) -> Rows:
+    return source if isinstance(source, ReadsFrames) else split.partitions
 
 
 def _tasks(project: Project, pipeline: Pipeline, source: Source, target: Target) -> tuple[int, tuple[str, ...]]:
@@ -327,6 +345,22 @@ def choose_path(pipeline: Pipeline, found: Ends, options: RunOptions) -> tuple[s
     return "fused", 'path = "fused" is set' if wanted == "fused" else reason
 
 
+def _through_frames(pipeline: Pipeline, source: Source, target: Target) -> tuple[str, str] | None:
+    """The path of ends that Spark itself reads or writes; which they are is known once they are open."""
+    reasons = [f"{source.reader} reads it"] if isinstance(source, ReadsFrames) else []
+    reasons += [f"{target.writer} writes it"] if isinstance(target, WritesFrames) else []
+    if not reasons:
+        return None
+    reason = "; ".join(reasons)
+    if pipeline.path in ("native", "fused"):
+        raise PlanRefused(
+            f'path = "{pipeline.path}" is refused', why=reason, remedy="leave `path` out", place=pipeline.place
+        )
+    if pipeline.transform is not None or pipeline.transform_function is not None:
+        reason = f"a transform runs in Spark; {reason}"
+    return "spark", reason
+
+
 def _native(found: Ends, options: RunOptions) -> tuple[bool, str]:
     capabilities = found.target_backend.capabilities
     if found.source.type != found.target.type:
@@ -349,14 +383,14 @@ def _read_by(pipeline: Pipeline, schema: Schema) -> Schema:
 
 
 def _transform(
-    project: Project, pipeline: Pipeline, split: Split, schema: Schema, run: RunContext, tasks: int
+    project: Project, pipeline: Pipeline, rows: Rows, schema: Schema, run: RunContext, tasks: int
 ) -> TransformPlan:
     from penstock.engine import session
     from penstock.engine.transform import transform
 
     spark = session.spark(project.spark, project.root)
     what = pipeline.transform_function or pipeline.transform or "select * from source"
-    return transform(spark, split.partitions, schema, what, run, tasks)
+    return transform(spark, rows, schema, what, run, tasks)
 
 
 # ---------------------------------------------------------------- incremental
