@@ -63,6 +63,11 @@ class ConnectionConfig(BaseModel):
     path_base: ClassVar[str] = ""  # name of the field that holds a path relative to the project, if any
     schemes: ClassVar[tuple[str, ...]] = ()  # of DSNs, besides the backend's own name
 
+    @property
+    def in_process(self) -> bool:
+        """Whether what it holds lives and dies with this process: a command refuses it as a target."""
+        return False
+
 
 @dataclass(frozen=True, slots=True)
 class Sessions:
@@ -162,6 +167,12 @@ class Source(ABC):
     def sessions(self) -> Sessions | None:
         """Of a server that counts them; None where any number of tasks may read."""
         return None
+
+    def hand_out(self) -> None:
+        """Put what the partitions read where tasks can reach it; called when rows are about to move.
+
+        Only for what no task can open by itself. A plan never asks for it.
+        """
 
     def close(self) -> None:
         """Let go of the moment. Called on every way out, also twice."""

@@ -1,4 +1,4 @@
-"""Lock files: who may write to a target that is a file, on this machine.
+"""Lock files: who may write to a target that is a file, on this machine; and the like inside one process.
 
 `flock` on a file of its own, never on the database: closing a handle on a database file would
 drop the locks that its library holds. The kernel frees the lock when its holder dies, so there is
@@ -12,8 +12,10 @@ import fcntl
 import json
 import os
 import socket
+import threading
 from contextlib import suppress
 from pathlib import Path
+from typing import ClassVar
 
 from penstock.errors import Busy, PenstockError, TargetError
 
@@ -58,12 +60,7 @@ class FileLock:
         except OSError as error:
             raise cannot_write(error, path.parent) from error
         if lock is None:
-            raise Busy(
-                f"another run is writing to {target}",
-                why=_holder(path),
-                kept="this run has touched nothing",
-                remedy="wait for it, or cancel it, and run again",
-            )
+            raise _busy(target, _holder(path))
         return lock
 
     def release(self) -> None:
@@ -74,6 +71,42 @@ class FileLock:
             with suppress(OSError):
                 self.path.unlink()
             os.close(descriptor)
+
+
+class ProcessLock:
+    """The same for a target that lives in this process: nobody else can reach it."""
+
+    _held: ClassVar[dict[str, str]] = {}
+    _guard: ClassVar[threading.Lock] = threading.Lock()
+
+    def __init__(self, target: str) -> None:
+        self._target: str | None = target
+
+    @staticmethod
+    def acquire(target: str, run_id: str, pipeline: str) -> ProcessLock:
+        """The lock, or `Busy` naming its holder."""
+        with ProcessLock._guard:
+            holder = ProcessLock._held.get(target)
+            if holder is not None:
+                raise _busy(target, f"{holder}, in this process holds the lock")
+            ProcessLock._held[target] = f"pipeline {pipeline!r}, run {run_id}"
+        return ProcessLock(target)
+
+    def release(self) -> None:
+        """Safe twice."""
+        with ProcessLock._guard:
+            if self._target is not None:
+                del ProcessLock._held[self._target]
+                self._target = None
+
+
+def _busy(target: str, why: str) -> Busy:
+    return Busy(
+        f"another run is writing to {target}",
+        why=why,
+        kept="this run has touched nothing",
+        remedy="wait for it, or cancel it, and run again",
+    )
 
 
 def _still_there(path: Path, descriptor: int) -> bool:

@@ -1,4 +1,4 @@
-"""Local staging for targets with one writer: tasks leave Parquet files, the driver loads them.
+"""Local staging for targets with one writer: tasks leave Parquet or Arrow files, the driver loads them.
 
 A folder per run:
 
@@ -21,10 +21,12 @@ import re
 import shutil
 import time
 import uuid
-from collections.abc import Iterator, Sequence
+from abc import abstractmethod
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import ClassVar
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -50,19 +52,25 @@ COMPRESSION = "lz4"
 
 
 @dataclass(frozen=True, slots=True)
-class ParquetSink(Sink):
-    """Stages one table's parts as files."""
+class FileSink(Sink):
+    """Stages one table's parts as files of one format."""
+
+    suffix: ClassVar[str]
 
     folder: Path
     run_id: str
     table: int
     schema: pa.Schema
 
+    @abstractmethod
+    def _fill(self, path: Path, batches: Iterator[pa.RecordBatch]) -> int:
+        """A whole file of all batches; the number of its rows. A broken one must not look whole."""
+
     def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
-        self._check_token()
+        check_token(self.folder, self.run_id)
         if (done := self._receipt(part)) is not None:
             return done
-        name = f"t{self.table}-p{part}-{uuid.uuid4().hex}.parquet"
+        name = f"t{self.table}-p{part}-{uuid.uuid4().hex}{self.suffix}"
         final, partial = self.folder / name, self.folder / f"{name}.part"
         published = False
         try:
@@ -83,6 +91,54 @@ class ParquetSink(Sink):
         # If we died here, the receipt stands, and the next attempt at this part returns it.
         failpoint("sink.receipt")
         return winner
+
+    def _publish(self, receipt: Receipt) -> Receipt:
+        """Make the receipt durable unless another attempt has; whichever receipt counts."""
+        temporary = self.folder / f"{receipt.ref}.receipt"
+        try:
+            with temporary.open("w") as file:
+                json.dump(receipt.to_record(), file)
+                file.flush()
+                os.fsync(file.fileno())
+            try:
+                # A link appears whole or not at all, and fails if the name is taken: two racing
+                # attempts cannot both win, and nobody reads half a receipt.
+                os.link(temporary, self._receipt_file(receipt.part))
+            except FileExistsError:
+                won = self._receipt(receipt.part)
+                if won is None:
+                    raise
+                return won
+            sync(self.folder)
+            return receipt
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+
+    def _receipt_file(self, part: int) -> Path:
+        return self.folder / f"r{self.table}-p{part}.json"
+
+    def _receipt(self, part: int) -> Receipt | None:
+        try:
+            return Receipt(**json.loads(self._receipt_file(part).read_text()))
+        except FileNotFoundError:
+            return None
+
+    def _failed(self, error: OSError) -> Exception:
+        if error.errno == errno.ENOENT:
+            return StagingLost(
+                f"the run's staging folder {self.folder} has vanished",
+                kept="nothing was committed",
+                remedy="run it again",
+            )
+        return cannot_write(error, self.folder)
+
+
+@dataclass(frozen=True, slots=True)
+class ParquetSink(FileSink):
+    """For targets that read Parquet by themselves."""
+
+    suffix: ClassVar[str] = ".parquet"
 
     def _fill(self, path: Path, batches: Iterator[pa.RecordBatch]) -> int:
         rows = 0
@@ -118,60 +174,50 @@ class ParquetSink(Sink):
         columns = [to_stored(batch.column(field.name), field.type) for field in self.schema]
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
-    def _publish(self, receipt: Receipt) -> Receipt:
-        """Make the receipt durable unless another attempt has; whichever receipt counts."""
-        temporary = self.folder / f"{receipt.ref}.receipt"
-        try:
-            with temporary.open("w") as file:
-                json.dump(receipt.to_record(), file)
-                file.flush()
-                os.fsync(file.fileno())
-            try:
-                # A link appears whole or not at all, and fails if the name is taken: two racing
-                # attempts cannot both win, and nobody reads half a receipt.
-                os.link(temporary, self._receipt_file(receipt.part))
-            except FileExistsError:
-                won = self._receipt(receipt.part)
-                if won is None:
-                    raise
-                return won
-            sync(self.folder)
-            return receipt
-        finally:
-            with suppress(OSError):
-                temporary.unlink()
 
-    def _receipt_file(self, part: int) -> Path:
-        return self.folder / f"r{self.table}-p{part}.json"
+@dataclass(frozen=True, slots=True)
+class ArrowSink(FileSink):
+    """For targets that keep Arrow: every type as it is."""
 
-    def _receipt(self, part: int) -> Receipt | None:
-        try:
-            return Receipt(**json.loads(self._receipt_file(part).read_text()))
-        except FileNotFoundError:
-            return None
+    suffix: ClassVar[str] = ".arrow"
 
-    def _check_token(self) -> None:
-        """Prove that this is the driver's own folder, and that nobody has swept it."""
-        try:
-            found = (self.folder / TOKEN).read_text()
-        except OSError:
-            found = ""
-        if found != self.run_id:
-            raise StagingLost(
-                f"the run's staging folder {self.folder} is not here",
-                why="a worker does not find the token that the driver left in it",
-                kept="nothing was committed",
-                remedy="with workers on other machines, set `staging` to a folder that all of them share",
-            )
+    def _fill(self, path: Path, batches: Iterator[pa.RecordBatch]) -> int:
+        failpoint("sink.open")
+        return write_arrow(path, self.schema, batches, COMPRESSION)
 
-    def _failed(self, error: OSError) -> Exception:
-        if error.errno == errno.ENOENT:
-            return StagingLost(
-                f"the run's staging folder {self.folder} has vanished",
-                kept="nothing was committed",
-                remedy="run it again",
-            )
-        return cannot_write(error, self.folder)
+
+def write_arrow(
+    path: Path, schema: pa.Schema, batches: Iterable[pa.RecordBatch], compression: str | None = None
+) -> int:
+    """One Arrow file, batch by batch; the number of its rows. Without its end a file is none.
+
+    What is not compressed can be read where it lies, by mapping the file.
+    """
+    rows = 0
+    options = pa.ipc.IpcWriteOptions(compression=compression)
+    with pa.OSFile(str(path), "wb") as file:
+        writer = pa.ipc.new_file(file, schema, options=options)
+        for batch in batches:
+            if batch.num_rows:
+                writer.write_batch(batch)
+                rows += batch.num_rows
+        writer.close()
+    return rows
+
+
+def check_token(folder: Path, run_id: str) -> None:
+    """Prove that this is the driver's own folder, and that nobody has swept it."""
+    try:
+        found = (folder / TOKEN).read_text()
+    except OSError:
+        found = ""
+    if found != run_id:
+        raise StagingLost(
+            f"the run's staging folder {folder} is not here",
+            why="a worker does not find the token that the driver left in it",
+            kept="nothing was committed",
+            remedy="with workers on other machines, set `staging` to a folder that all of them share",
+        )
 
 
 def sync(path: Path) -> None:
@@ -217,6 +263,9 @@ class StagingArea:
     def sink(self, table: int, columns: Sequence[Column]) -> ParquetSink:
         return ParquetSink(self.folder, self.run_id, table, stored_schema(columns))
 
+    def arrow_sink(self, table: int, schema: pa.Schema) -> ArrowSink:
+        return ArrowSink(self.folder, self.run_id, table, schema)
+
     def files(self, table: int, receipts: Sequence[Receipt]) -> list[Path]:
         """The files that the receipts name, proved to be there, whole, and of no part twice."""
         mine = sorted((receipt for receipt in receipts if receipt.table == table), key=lambda receipt: receipt.part)
@@ -227,7 +276,9 @@ class StagingArea:
     def _proved(self, receipt: Receipt) -> Path:
         path = self.folder / receipt.ref
         try:
-            whole = path.stat().st_size == receipt.bytes and pq.read_metadata(path).num_rows == receipt.rows
+            whole = path.stat().st_size == receipt.bytes
+            if path.suffix == ParquetSink.suffix:  # an Arrow file's rows are counted when it is read
+                whole = whole and pq.read_metadata(path).num_rows == receipt.rows
         except (OSError, pa.ArrowInvalid) as error:
             raise self._lost(f"the file of part {receipt.part} cannot be read") from error
         if not whole:

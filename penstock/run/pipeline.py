@@ -316,6 +316,7 @@ class _Attempt:
             self.tell("copy", rows, size)
 
         self.tell("copy")
+        prepared.source.hand_out()
         target, transform = prepared.target, prepared.transform
         if isinstance(target, WritesFrames) and transform is not None:
             return transform.write_frame(target, load, prepared.wires(), prepared.run, on_progress)

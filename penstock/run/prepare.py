@@ -213,6 +213,8 @@ def prepare(
             if len(read) < len(schema):
                 notes += (f"{len(read)} of {len(schema)} columns are read: the transform names no other",)
             split = _split(source, read, want, window)
+            if pipeline.transform_function is not None:
+                source.hand_out()  # a function may look at rows to say what it does
             try:
                 transform = _transform(project, pipeline, _rows(source, split), read, run, want)
             except TransformError:
