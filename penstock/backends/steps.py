@@ -43,6 +43,7 @@ class Native:
     ddl: tuple[Ddl, ...] = ()  # what must exist before the table (an enum type)
     widen_to: str = ""  # of a refusal: the type to which the existing column could be altered without loss
     collation: str = ""  # of the existing column: see TargetColumn
+    nan_null: bool = False  # NaN becomes NULL: `decode` does it in SQL, a target without SQL in its sink
 
 
 @dataclass(frozen=True, slots=True)
