@@ -44,7 +44,7 @@ def plan(
 
 def plan_all(project: Project, pipelines: Sequence[Pipeline], options: RunOptions) -> tuple[list[PipelinePlan], int]:
     """Every plan that could be made, failures printed; and the exit code they ask for."""
-    from penstock.cli import errors
+    from penstock.cli import errors, lasting
     from penstock.run import pipeline as runner
 
     plans: list[PipelinePlan] = []
@@ -52,6 +52,7 @@ def plan_all(project: Project, pipelines: Sequence[Pipeline], options: RunOption
     for pipeline in pipelines:
         found: list[PipelinePlan | PenstockError] = []
         try:
+            lasting.require_lasting(project, pipeline)
             found += runner.plan_each(project, pipeline, options)
         except PenstockError as error:
             found.append(error)

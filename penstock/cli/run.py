@@ -86,12 +86,13 @@ def run_one(
     project: Project, pipeline: Pipeline, store: Store, options: RunOptions, failures: list[Exception]
 ) -> list[Outcome]:
     """Run one pipeline with its progress shown; a failure is printed, noted and becomes an outcome."""
-    from penstock.cli import progress
+    from penstock.cli import lasting, progress
     from penstock.run import pipeline as runner
 
     outcomes: list[Outcome] = []
     began = datetime.now(UTC)
     try:
+        lasting.require_lasting(project, pipeline)
         with progress.reporter(pipeline.name) as report:
             for one in runner.run_each(project, pipeline, store, options, report):
                 outcome = replace(of_record(one.record), table=one.table if pipeline.tables else None)

@@ -18,13 +18,14 @@ def validate(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Check pipelines against both ends and report everything that is wrong. Moves nothing."""
-    from penstock.cli import selection
+    from penstock.cli import lasting, selection
     from penstock.cli.views import findings as view
     from penstock.run import pipeline as runner
 
     project = context.of(ctx).project()
     chosen = selection.select(project.pipelines, names or [], [], everything=not names)
-    findings = runner.validate(project, [pipeline.name for pipeline in chosen] if names else None)
+    findings = lasting.findings(project, chosen)
+    findings += runner.validate(project, [pipeline.name for pipeline in chosen] if names else None)
     view.show(findings, len(chosen), output)
     if any(finding.severity == "error" for finding in findings):
         raise typer.Exit(1)

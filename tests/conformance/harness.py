@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import uuid
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, ClassVar
 
 from penstock.backends import registry
 from penstock.backends.base import Capabilities
+from penstock.backends.memory import memory
 from penstock.project import Project
 from penstock.project.model import Pipeline
 from penstock.run.pipeline import RunOptions, Stage, plan, run
@@ -117,6 +119,51 @@ class DuckDBHarness(Harness):
     def leftovers(self) -> list[str]:
         folder = Path(f"{self.path}.penstock")
         return [entry.name for entry in folder.iterdir()] if folder.exists() else []
+
+
+class MemoryHarness(Harness):
+    """A store of this process. It runs no SQL: a DuckDB reads its tables, and makes those that are seeded."""
+
+    backend = "memory"
+    schema = "main"
+
+    def __init__(self, name: str, staging: Path) -> None:
+        self.store = memory(name)
+        self._staging = staging
+
+    def options(self) -> dict[str, Any]:
+        return {"type": "memory", "store": self.store.name}
+
+    def execute(self, *statements: str) -> None:
+        with self._database() as database:
+            for statement in statements:
+                database.execute(statement)
+            tables = database.execute("select schema_name, table_name from duckdb_tables()").fetchall()
+            for schema, table in tables:
+                quoted = f'"{schema}"."{table}"'
+                self.store[quoted] = database.execute(f"from {quoted}").to_arrow_table()
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        with self._database() as database:
+            return database.execute(sql).fetchall()
+
+    @contextmanager
+    def _database(self) -> Iterator[Any]:
+        import duckdb
+
+        with duckdb.connect(":memory:") as database:
+            database.execute("set timezone = 'UTC'; set arrow_lossless_conversion = true")
+            for name in self.store.names():
+                database.register("held", self.store[str(name)])
+                quoted = ".".join(f'"{part}"' for part in name.parts)
+                database.execute(f'create schema if not exists "{name.schema or "main"}"')
+                database.execute(f"create table {quoted} as from held")
+                database.unregister("held")
+            yield database
+
+    def leftovers(self) -> list[str]:
+        folders = [self._staging / ".penstock" / "staging" / name for name in ("read", "write")]
+        return [entry.name for folder in folders if folder.exists() for entry in folder.iterdir()]
 
 
 class Flow:

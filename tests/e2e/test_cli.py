@@ -308,6 +308,17 @@ def test_database_in_memory_is_refused_before_spark_starts(project: Project) -> 
         assert "in-memory" in done.stdout + done.stderr
 
 
+def test_a_target_in_memory_is_refused_by_every_command(project: Project) -> None:
+    project.write(PROJECT.replace('type = "duckdb"\npath = "warehouse.duckdb"', 'type = "memory"'))
+    for words in (("plan", "customers"), ("validate", "customers"), ("run", "customers")):
+        done = project.run(*words, "--output", "json")
+        assert done.returncode == 1, done.stderr
+        said = " ".join((done.stdout + done.stderr).split())
+        assert "warehouse cannot be the target of a command" in said
+        assert "nobody could read them afterwards" in said
+    assert project.json("runs", "list") == []
+
+
 @pytest.mark.postgres
 @pytest.mark.parametrize("tail", [";", " -- all of them", " ; -- both", "\n/* and this */"])
 def test_trailing_semicolon_and_comment_in_sql_are_harmless(project: Project, tail: str) -> None:

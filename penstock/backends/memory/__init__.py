@@ -1,0 +1,48 @@
+"""Arrow tables in this process, by name, as sources and targets.
+
+ps.memory("scratch")["items"] = pa.table({"id": [1, 2]})     # read by type = "memory" connections
+ps.memory("scratch")["items"]                                # what a load has left there
+"""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
+from penstock.backends.memory.capabilities import CAPABILITIES
+from penstock.backends.memory.config import MemoryConfig
+from penstock.backends.memory.read import MemorySource
+from penstock.backends.memory.store import Store, memory
+from penstock.backends.memory.write import MemoryTarget
+from penstock.errors import ConfigError
+
+
+class MemoryBackend(Backend):
+    capabilities = CAPABILITIES
+    config = MemoryConfig
+
+    def source(self, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
+        return MemorySource(_store(config), request, run)
+
+    def target(self, config: ConnectionConfig, run: RunContext) -> Target:
+        return MemoryTarget(_store(config), run)
+
+    def test(self, config: ConnectionConfig) -> str:
+        return f"Arrow tables in this process, pyarrow {pa.__version__}: {len(_store(config))}"
+
+    def tables(self, config: ConnectionConfig) -> list[TableInfo]:
+        store = _store(config)
+        found = [(name, table) for name in store.names() if (table := store.find(name)) is not None]
+        return [TableInfo(name, "table", table.data.num_rows, table.data.nbytes) for name, table in found]
+
+    def same_database(self, a: ConnectionConfig, b: ConnectionConfig) -> tuple[bool, str]:
+        return False, f"{_store(a).name!r} and {_store(b).name!r} run no statement"
+
+
+def _store(config: ConnectionConfig) -> Store:
+    if not isinstance(config, MemoryConfig):
+        raise ConfigError(f"connection {config.name!r} is not a memory connection")
+    return memory(config.store_name)
+
+
+__all__ = ["MemoryBackend", "MemoryConfig", "Store", "memory"]

@@ -1,0 +1,54 @@
+"""What a store of Arrow tables can do."""
+
+from __future__ import annotations
+
+from penstock.backends.base import Capabilities
+
+CAPABILITIES = Capabilities(
+    name="memory",
+    title="Memory",
+    extra="",
+    reads=True,
+    writes=True,
+    modes=frozenset({"append", "truncate"}),
+    deletes=frozenset(),
+    transactional=True,
+    atomic_across_tables=True,
+    many_writers=False,
+    user_sql=False,
+    incremental=True,
+    max_identifier_bytes=None,
+    case_insensitive=False,
+    same_database_sql=False,
+    queries=False,
+    types=(
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float",
+        "double",
+        "decimal128",
+        "string",
+        "binary",
+        "date32",
+        "time64",
+        "timestamp",
+        "uuid",
+        "json",
+        "list",
+        "struct",
+        "map",
+    ),
+    notes=(
+        "Arrow tables by name in the process that runs the pipelines; they end with it, so a command refuses one as "
+        "a target.",
+        "Tasks exchange Arrow files with the process, in the project's staging folder.",
+        'Merge and scd2 need a database: a DuckDB connection with `path = ":memory:"` is one in memory.',
+    ),
+)

@@ -1,0 +1,40 @@
+"""Targets that end with the command: nobody could read them afterwards, so a command refuses them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+from penstock.errors import PenstockError, Unsupported
+
+if TYPE_CHECKING:
+    from penstock.project import Pipeline, Project
+    from penstock.run.records import Finding
+
+
+def require_lasting(project: Project, pipeline: Pipeline) -> None:
+    """Refuse a pipeline whose target lives in this process only. In Python, the process is the user's own."""
+    target = project.connection(pipeline.target_connection)
+    if target.in_process:
+        raise Unsupported(
+            f"{pipeline.target_connection} cannot be the target of a command",
+            why=f"this {target.type} connection keeps its tables in the memory of the process, which ends with the"
+            " command: nobody could read them afterwards",
+            remedy="give it a file or a server, or run the pipeline from Python",
+            place=pipeline.place,
+        )
+
+
+def findings(project: Project, pipelines: Iterable[Pipeline]) -> list[Finding]:
+    """The same as findings of `validate`."""
+    from penstock.run.records import Finding
+
+    found = []
+    for pipeline in pipelines:
+        try:
+            require_lasting(project, pipeline)
+        except Unsupported as error:
+            found.append(Finding(pipeline.name, "error", error.what, error.why, error.remedy, error.place))
+        except PenstockError:
+            continue  # told by whoever opens it
+    return found
