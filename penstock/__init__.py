@@ -30,6 +30,43 @@ if TYPE_CHECKING:
     from penstock.project.decorators import ConnectionClass, connect, connection, pipeline
     from penstock.project.load import load as load_project
     from penstock.project.model import Project
+    from penstock.project.tables import ManagedTable, table
+    from penstock.schema.declare import (
+        BigInt,
+        Binary,
+        Bool,
+        Date,
+        Decimal,
+        Double,
+        Enum,
+        Float,
+        Int,
+        Interval,
+        Json,
+        Key,
+        List,
+        Map,
+        Numeric,
+        SmallInt,
+        Struct,
+        Text,
+        Time,
+        TimeNs,
+        Timestamp,
+        TimestampMs,
+        TimestampNs,
+        TimestampS,
+        TimestampTz,
+        TimestampTzMs,
+        TimestampTzNs,
+        TimestampTzS,
+        TinyInt,
+        UBigInt,
+        UInt,
+        USmallInt,
+        UTinyInt,
+        Uuid,
+    )
 
     class DuckDB(ConnectionClass): ...
 
@@ -42,58 +79,132 @@ __version__: str
 
 _ERRORS = "penstock.errors"
 _DECORATORS = "penstock.project.decorators"
+_TABLES = "penstock.project.tables"
+_TYPES = "penstock.schema.declare"
 
 _HOMES = {
+    "BigInt": _TYPES,
+    "Binary": _TYPES,
+    "Bool": _TYPES,
     "Busy": _ERRORS,
     "Cancelled": _ERRORS,
     "ConfigError": _ERRORS,
     "ConfigErrors": _ERRORS,
     "ConnectionFailed": _ERRORS,
     "DataError": _ERRORS,
+    "Date": _TYPES,
+    "Decimal": _TYPES,
+    "Double": _TYPES,
     "DriverMissing": _ERRORS,
+    "Enum": _TYPES,
+    "Float": _TYPES,
+    "Int": _TYPES,
+    "Interval": _TYPES,
+    "Json": _TYPES,
+    "Key": _TYPES,
     "LinkLost": _ERRORS,
+    "List": _TYPES,
+    "ManagedTable": _TABLES,
+    "Map": _TYPES,
+    "Numeric": _TYPES,
     "PenstockError": _ERRORS,
     "PlanRefused": _ERRORS,
     "Project": "penstock.project.model",
+    "SmallInt": _TYPES,
     "SourceError": _ERRORS,
     "SparkError": _ERRORS,
     "StateError": _ERRORS,
+    "Struct": _TYPES,
     "TargetError": _ERRORS,
+    "Text": _TYPES,
+    "Time": _TYPES,
+    "TimeNs": _TYPES,
+    "Timestamp": _TYPES,
+    "TimestampMs": _TYPES,
+    "TimestampNs": _TYPES,
+    "TimestampS": _TYPES,
+    "TimestampTz": _TYPES,
+    "TimestampTzMs": _TYPES,
+    "TimestampTzNs": _TYPES,
+    "TimestampTzS": _TYPES,
+    "TinyInt": _TYPES,
     "TransformError": _ERRORS,
+    "UBigInt": _TYPES,
+    "UInt": _TYPES,
+    "USmallInt": _TYPES,
+    "UTinyInt": _TYPES,
     "Unsupported": _ERRORS,
+    "Uuid": _TYPES,
     "connect": _DECORATORS,
     "connection": _DECORATORS,
     "memory": "penstock.backends.memory",
     "pipeline": _DECORATORS,
+    "table": _TABLES,
 }
 
 __all__ = [
+    "BigInt",
+    "Binary",
+    "Bool",
     "Busy",
     "Cancelled",
     "ConfigError",
     "ConfigErrors",
     "ConnectionFailed",
     "DataError",
+    "Date",
+    "Decimal",
+    "Double",
     "DriverMissing",
     "DuckDB",
+    "Enum",
+    "Float",
+    "Int",
+    "Interval",
+    "Json",
+    "Key",
     "LinkLost",
+    "List",
+    "ManagedTable",
+    "Map",
     "Memory",
+    "Numeric",
     "PenstockError",
     "PlanRefused",
     "Postgres",
     "Project",
+    "SmallInt",
     "SourceError",
     "SparkError",
     "StateError",
+    "Struct",
     "TargetError",
+    "Text",
+    "Time",
+    "TimeNs",
+    "Timestamp",
+    "TimestampMs",
+    "TimestampNs",
+    "TimestampS",
+    "TimestampTz",
+    "TimestampTzMs",
+    "TimestampTzNs",
+    "TimestampTzS",
+    "TinyInt",
     "TransformError",
+    "UBigInt",
+    "UInt",
+    "USmallInt",
+    "UTinyInt",
     "Unsupported",
+    "Uuid",
     "__version__",
     "connect",
     "connection",
     "load_project",
     "memory",
     "pipeline",
+    "table",
 ]
 
 
@@ -110,9 +221,18 @@ def __getattr__(name: str) -> Any:
     elif not name.startswith("_") and (made := import_module(_DECORATORS).class_of(name)) is not None:
         value = made  # of every backend that is installed
     else:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}{_meant(name)}")
     globals()[name] = value
     return value
+
+
+def _meant(name: str) -> str:
+    """A user's module is told by its error's text alone, so the nearest name stands in it."""
+    from difflib import get_close_matches
+
+    known = {one.lower(): one for one in __all__}
+    close = get_close_matches(name.lower(), list(known), n=1)
+    return f"; did you mean {known[close[0]]!r}?" if close and not name.startswith("_") else ""
 
 
 def __dir__() -> list[str]:

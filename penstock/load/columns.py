@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from penstock.backends.base import Capabilities, Native, StagedColumn, Target, TargetColumn, TargetTable, Verdict
 from penstock.errors import PlanRefused
+from penstock.load.declared import Followed, extra, follow, missing
 from penstock.project.model import ColumnOption, Pipeline
 from penstock.schema import AddColumn, Column, ColumnDef, Ddl, Schema, TableName, WidenColumn
 from penstock.schema.columns import ENUM, NUMERIC
@@ -37,6 +38,7 @@ class ColumnsPlan:
     numbered: tuple[str, ...]  # columns that own a sequence
     kept: tuple[str, ...]  # target columns that the source does not have
     changes: bool  # the target's types or columns would change
+    followed: Followed | None = None  # the class that declares the target
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -58,6 +60,15 @@ class _Findings:
     ddl: list[Ddl] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     refusals: list[str] = field(default_factory=list)
+
+    def take(self, followed: Followed) -> None:
+        self.ddl += followed.ddl
+        self.notes += followed.notes
+        self.refusals += followed.refusals
+
+    def tell(self, note: str, refusal: str) -> None:
+        self.notes += [note] if note else []
+        self.refusals += [refusal] if refusal else []
 
 
 def plan_columns(
@@ -81,9 +92,25 @@ def plan_columns(
     """
     _check_options(pipeline, schema)
     found = _Findings(raw, folding, transformed)
+    followed = None
+    if pipeline.declared is not None:
+        followed = follow(pipeline.declared, target, existing, table, folding=folding)
+        existing = followed.existing
+        found.take(followed)
     for column in schema:
         option = pipeline.columns.get(column.name, ColumnOption())
+        if followed is not None:
+            declared = followed.option(option, column.name)
+            if declared is None:
+                found.tell(*extra(pipeline, followed, column))
+                continue
+            option = declared
         _plan_column(pipeline, found, column, option, target, existing, table, text=column.name in as_text)
+    if followed is not None:
+        loaded = {staged.column.name for staged in (*found.columns, *found.refused)}
+        notes, refusals = missing(pipeline, followed, loaded)
+        found.notes, found.refusals = found.notes + notes, found.refusals + refusals
+        found.columns = [followed.checked(staged, target) for staged in followed.ordered(found.columns)]
     kept = _kept_columns(pipeline, found, existing, {column.name for column in metadata})
     found.notes += _own_values(pipeline, found, existing)
     _metadata_columns(pipeline, found, existing, table, metadata)
@@ -95,11 +122,12 @@ def plan_columns(
         tuple(found.ddl),
         tuple(found.notes),
         tuple(found.refusals),
-        _not_null(found.columns, existing),
+        _not_null(found.columns, existing, followed),
         tuple(c.name for c in existing.columns if c.identity) if existing else (),
         tuple(c.name for c in existing.columns if c.sequence) if existing else (),
         kept,
         bool(found.ddl) or existing is None,
+        followed,
     )
 
 
@@ -287,7 +315,11 @@ def _metadata_columns(
             found.ddl.append(AddColumn(table, column))
 
 
-def _not_null(columns: Sequence[StagedColumn], existing: TargetTable | None) -> tuple[str, ...]:
+def _not_null(
+    columns: Sequence[StagedColumn], existing: TargetTable | None, followed: Followed | None
+) -> tuple[str, ...]:
+    if followed is not None and existing is None:
+        return followed.not_null(columns)
     if existing is None:
         return ()
     strict = {column.name for column in existing.columns if not column.nullable}

@@ -169,6 +169,25 @@ def key_checks(statement: Statement) -> list[Check]:
     return [replace(null_key_check(statement), key=statement.keys), duplicate_key_check(statement)]
 
 
+def declared_key_checks(statement: Statement, declared: Sequence[str]) -> list[Check]:
+    """A load that only adds rows keeps the keys of a declared table: DuckDB, for one, has no index that would."""
+    if not declared or set(statement.keys) != set(declared):
+        return []
+    checks = [null_key_check(statement), duplicate_key_check(statement)]
+    if statement.pipeline.mode == "append" and statement.exists and not statement.full_refresh:
+        same = statement.same_key("t", "s")
+        checks.append(
+            Check(
+                f"select {statement.key_text()}\nfrom {STAGED} as s"
+                f"\nwhere exists (select 1 from {statement.target} as t where {same})\nlimit 3",
+                f"keys that are in the target already ({', '.join(statement.keys)})",
+                why="the table declares them as its key, and append adds every row",
+                remedy='mode = "merge" replaces such rows; or read only what is new: incremental',
+            )
+        )
+    return checks
+
+
 def null_key_check(statement: Statement) -> Check:
     empty = " or ".join(f"{statement.dialect.quote(key)} is null" for key in statement.keys)
     return Check(

@@ -27,6 +27,7 @@ from penstock.load.modes import (
     VALID_FROM,
     Statement,
     cast_check,
+    declared_key_checks,
     duplicate_key_check,
     key_checks,
     metadata_columns,
@@ -305,6 +306,9 @@ def _definition(staged: StagedColumn, keys: Sequence[str]) -> ColumnDef:
 def _table_ddl(columns: ColumnsPlan, metadata: Sequence[ColumnDef], statement: Statement) -> CreateTable:
     keys = statement.keys if statement.pipeline.mode in KEYED else ()
     primary = (*keys, VALID_FROM) if statement.pipeline.mode == "scd2" else keys
+    if columns.followed is not None:
+        own = columns.followed.table.keys if statement.pipeline.mode != "scd2" else primary
+        return CreateTable(statement.table, (*columns.followed.definitions(), *metadata), own)
     definitions = (*(_definition(staged, keys) for staged in columns.columns), *metadata)
     return CreateTable(statement.table, definitions, primary)
 
@@ -329,6 +333,7 @@ def _adopted(
         or pipeline.order_by
         or columns.ddl
         or not fits
+        or (columns.followed and not columns.followed.adoptable(columns.columns, pipeline.mode, statement.keys))
     ):
         return ()
     # No key and no NOT NULL yet: both are added after the rows are in, which is much faster.
@@ -348,7 +353,9 @@ def _steps(statement: Statement, ddl: Sequence[Ddl], columns: ColumnsPlan, targe
     if pipeline.mode in KEYED and not statement.keys:
         return []  # refused; there is nothing to match rows by
     checks: list[Check] = []
-    if not pipeline.order_by:
+    if columns.followed is not None and pipeline.mode not in KEYED:
+        checks = declared_key_checks(statement, columns.followed.table.keys)
+    elif not pipeline.order_by:
         checks = key_checks(statement)
     elif statement.keys:
         checks = [null_key_check(statement)]

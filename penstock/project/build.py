@@ -14,6 +14,7 @@ from penstock.project.findings import nearest, reason, suggestion, unknown_key
 from penstock.project.interpolate import Place, interpolate
 from penstock.project.model import LIST_KEYS, PIPELINE_KEYS, ColumnOption, Model, Pipeline, TargetName, Ttl
 from penstock.project.rules import broken
+from penstock.schema.declared import DeclaredTable
 
 M = TypeVar("M", bound=Model)
 
@@ -34,6 +35,8 @@ class RawPipeline:
     options: Mapping[str, Any]
     place: Place  # of a key inside it; of `()`, the pipeline
     transform_function: Callable[..., Any] | None = None
+    declared: DeclaredTable | None = None
+    refused: frozenset[str] = frozenset()  # keys whose values were told to be wrong already
 
 
 def build_pipeline(
@@ -46,7 +49,7 @@ def build_pipeline(
     for key in [key for key in options if key not in PIPELINE_KEYS]:
         del options[key]
         findings.append(unknown_key(key, PIPELINE_KEYS, f"pipeline {raw.name!r}", raw.place((key,))))
-    invalid: set[str] = set()
+    invalid: set[str] = set(raw.refused)
     for key in sorted(LIST_KEYS & options.keys()):
         if isinstance(options[key], str):
             findings.append(
@@ -76,7 +79,12 @@ def _validated(
     raw: RawPipeline, options: dict[str, Any], findings: list[PenstockError], invalid: set[str]
 ) -> Pipeline | None:
     """The model; what pydantic refuses is told and left out, so that the rest can be checked too."""
-    fixed = {"name": raw.name, "place": raw.place(()), "transform_function": raw.transform_function}
+    fixed = {
+        "name": raw.name,
+        "place": raw.place(()),
+        "transform_function": raw.transform_function,
+        "declared": raw.declared,
+    }
     try:
         return Pipeline(**options, **fixed)
     except ValidationError as error:
@@ -132,7 +140,7 @@ def _connection_names(
 ) -> list[PenstockError]:
     findings: list[PenstockError] = []
     for key, name in (("source", pipeline.source), ("target", pipeline.target.connection)):
-        if key in invalid:
+        if key in invalid or (key == "target" and pipeline.declared is not None):  # told of the class
             continue
         try:
             known = name in connections

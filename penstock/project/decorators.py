@@ -1,4 +1,4 @@
-"""Pipelines and connections written in Python; collected when the project is loaded.
+"""Pipelines and connections written in Python (tables: `tables.py`); collected when the project is loaded.
 
 Decorating only notes what was said and where. Nothing is checked, connected or run here: the
 loader checks Python and TOML by the same rules.
@@ -10,10 +10,13 @@ import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from types import FrameType, FunctionType
-from typing import Any, ClassVar, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar, overload
 
 from penstock.backends import registry
 from penstock.errors import ConfigError
+
+if TYPE_CHECKING:
+    from penstock.project.tables import TableHandle
 
 C = TypeVar("C", bound="type[ConnectionClass]")
 
@@ -78,6 +81,7 @@ class Registered:
 
     connections: list[ConnectionHandle] = field(default_factory=list)
     pipelines: list[PipelineFunction] = field(default_factory=list)
+    tables: list[TableHandle] = field(default_factory=list)
 
 
 registered = Registered()
@@ -98,11 +102,11 @@ def pipeline(
         if isinstance(target, ConnectionHandle) or hasattr(target, "__penstock_connection__"):
             raise ConfigError(
                 "the target of a pipeline is a table, and this one is a connection",
-                remedy=f'name the table too: target="{_name_of(target)}.schema.table"',
+                remedy=f'name the table too: target="{name_of(target)}.schema.table"',
             )
-        given = {"source": _name_of(source), "target": target, "mode": mode, **options}
+        given = {"source": name_of(source), "target": target, "mode": mode, **options}
         made = PipelineFunction(function, name or function.__name__, given)
-        _replace(registered.pipelines, made)
+        replace_in(registered.pipelines, made)
         return made
 
     return decorate
@@ -110,8 +114,8 @@ def pipeline(
 
 def connect(name: str, *, type: str, **options: Any) -> ConnectionHandle:  # noqa: A002  the key's name in TOML
     """Define a connection by keyword arguments."""
-    made = ConnectionHandle(name, _caller(sys._getframe(1)), {"type": type, **options})
-    _replace(registered.connections, made)
+    made = ConnectionHandle(name, caller(sys._getframe(1)), {"type": type, **options})
+    replace_in(registered.connections, made)
     return made
 
 
@@ -121,12 +125,12 @@ def connection(cls: C, /) -> C: ...
 def connection(*, name: str) -> Callable[[C], C]: ...
 def connection(cls: C | None = None, /, *, name: str | None = None) -> C | Callable[[C], C]:
     """Define a connection by a class; `@connection` or `@connection(name="shop")`."""
-    origin = _caller(sys._getframe(1))
+    origin = caller(sys._getframe(1))
 
     def decorate(decorated: C) -> C:
         made = ConnectionHandle(name or decorated.__name__, origin, _options(decorated))
-        decorated.__penstock_connection__ = made.name  # type: ignore[attr-defined]  # read by `_name_of`
-        _replace(registered.connections, made)
+        decorated.__penstock_connection__ = made.name  # type: ignore[attr-defined]  # read by `name_of`
+        replace_in(registered.connections, made)
         return decorated
 
     return decorate if cls is None else decorate(cls)
@@ -140,17 +144,17 @@ def _options(cls: type[ConnectionClass]) -> dict[str, Any]:
     return options
 
 
-def _name_of(source: Any) -> Any:
+def name_of(source: Any) -> Any:
     if isinstance(source, ConnectionHandle):
         return source.name
     return getattr(source, "__penstock_connection__", source)
 
 
-def _caller(frame: FrameType) -> Origin:
+def caller(frame: FrameType) -> Origin:
     return Origin(frame.f_globals.get("__name__", ""), frame.f_code.co_filename, frame.f_lineno)
 
 
-def _replace(items: list[Any], made: Any) -> None:
+def replace_in(items: list[Any], made: Any) -> None:
     """Note an object; one of the same name and module goes, as when a notebook's cell runs again.
 
     Two definitions of one name in one run of a module are told by their lines, so they both stay.

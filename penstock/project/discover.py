@@ -32,7 +32,15 @@ def import_modules(root: Path, modules: Sequence[str], place: str) -> list[Confi
             importlib.import_module(name)
         except (Exception, SystemExit) as error:  # noqa: BLE001  whatever a user's module raises is their message
             errors.append(_import_error(root, name, error, place))
+            _forget_objects(name)
     return errors
+
+
+def _forget_objects(module: str) -> None:
+    """Let go of what a module noted before it failed: corrected and imported again, it notes all of it anew."""
+    registered.connections[:] = [one for one in registered.connections if one.origin.module != module]
+    registered.pipelines[:] = [one for one in registered.pipelines if one.origin.module != module]
+    registered.tables[:] = [one for one in registered.tables if one.origin.module != module]
 
 
 def collect(root: Path, modules: Sequence[str]) -> Registered:
@@ -40,6 +48,7 @@ def collect(root: Path, modules: Sequence[str]) -> Registered:
     return Registered(
         [c for c in registered.connections if _belongs(c.origin, root, modules)],
         [p for p in registered.pipelines if _belongs(p.origin, root, modules)],
+        [t for t in registered.tables if _belongs(t.origin, root, modules)],
     )
 
 

@@ -14,13 +14,15 @@ from typing import TYPE_CHECKING, Any
 
 from penstock.errors import ConfigError, PenstockError
 from penstock.observe import redact
-from penstock.project import discover, toml
+from penstock.project import discover, targets, toml
 from penstock.project.build import RawPipeline, build_pipeline, build_section, check_pipeline
-from penstock.project.connections import Connections, Definition, Sources
-from penstock.project.decorators import PipelineFunction, Registered
-from penstock.project.findings import raise_all, unknown_key
+from penstock.project.connections import Connections, Definition, Sources, how_to_define
+from penstock.project.decorators import PipelineFunction, Registered, registered
+from penstock.project.findings import raise_all, suggestion, unknown_key
 from penstock.project.model import Pipeline, Project, ProjectSection, SparkConfig, StateConfig
+from penstock.project.tables import declared_tables
 from penstock.project.toml import Document, KeyPath
+from penstock.schema.declared import DeclaredTable
 from penstock.sparkconf import check_conf
 
 if TYPE_CHECKING:
@@ -48,14 +50,16 @@ def from_objects(
 ) -> Project:
     """See `Project.from_objects`."""
     known = _given_connections(root, connections)
-    raw = [_raw_object(given) for given in pipelines if isinstance(given, Mapping)]
-    made, findings = _pipelines(raw, known, os.environ)
+    tables, findings = _given_tables(pipelines)
+    raw = [_raw_object(given, tables, findings) for given in pipelines if isinstance(given, Mapping)]
+    made, errors = _pipelines(raw, known, os.environ)
+    findings += errors
     for given in pipelines:
         if isinstance(given, Pipeline):
             findings += check_pipeline(given, known, lambda _, p=given: p.place or f"pipeline {p.name!r}")  # type: ignore[misc]  # mypy does not infer defaults of lambdas
             made[given.name] = given
     raise_all(findings)
-    return Project(root, known, made, spark, state)
+    return Project(root, known, made, spark, state, {table.title: table for table in tables.values()})
 
 
 def find_file(path: Path | None) -> Path | None:
@@ -90,17 +94,20 @@ def _assemble(root: Path, document: Document, environment: Mapping[str, str], *,
     redact.register_fields({"url": state.url})
     findings += discover.import_modules(root, section.modules, document.place(("project", "modules")))
     objects = discover.collect(root, section.modules)
-    if needs_objects and not objects.pipelines and not objects.connections:
+    if needs_objects and not (objects.pipelines or objects.connections or objects.tables):
         raise _no_project()
-    raw, errors = _raw_pipelines(root, document, objects)
+    tables, wrong = declared_tables(objects.tables)
+    findings += wrong
+    raw, errors = _raw_pipelines(root, document, objects, tables)
     findings += errors
-    connections, errors = _connections(root, document, objects, raw, environment)
+    connections, errors = _connections(root, document, objects, raw, tables, environment)
     findings += errors
     findings += connections.type_problems()
+    findings += _table_connections(tables, connections)
     pipelines, errors = _pipelines(raw, connections, environment)
     findings += errors
     raise_all(findings)
-    return Project(root, connections, pipelines, spark, state)
+    return Project(root, connections, pipelines, spark, state, {table.title: table for table in tables.values()})
 
 
 def _no_project() -> ConfigError:
@@ -122,7 +129,12 @@ def _section(model: Any, name: str, document: Document, environment: Mapping[str
 
 
 def _connections(
-    root: Path, document: Document, objects: Registered, raw: Sequence[RawPipeline], environment: Mapping[str, str]
+    root: Path,
+    document: Document,
+    objects: Registered,
+    raw: Sequence[RawPipeline],
+    tables: Mapping[str, DeclaredTable],
+    environment: Mapping[str, str],
 ) -> tuple[Connections, list[PenstockError]]:
     written, findings = _definitions(document)
     user_file = _user_file(environment)
@@ -144,6 +156,7 @@ def _connections(
             findings.append(_twice("connection", handle.name, earlier.place, place))
         python[handle.name] = Definition(handle.name, place, handle.options)
     mentioned = frozenset(name for pipeline in raw for name in _mentioned(pipeline.options))
+    mentioned |= {table.connection for table in tables.values()}
     files = (document.file, str(user_file))
     return Connections(Sources(root, python, written, user, environment, files, mentioned)), findings
 
@@ -210,12 +223,13 @@ def _given_connections(root: Path, connections: Mapping[str, ConnectionConfig | 
 
 
 def _raw_pipelines(
-    root: Path, document: Document, objects: Registered
+    root: Path, document: Document, objects: Registered, tables: Mapping[str, DeclaredTable]
 ) -> tuple[list[RawPipeline], list[PenstockError]]:
     findings: list[PenstockError] = []
     raw: dict[str, RawPipeline] = {}
     for name, options in _tables(document.content.get("pipelines", {}), "pipelines", document, findings).items():
-        raw[name] = RawPipeline(name, options, _placed(document, ("pipelines", name)))
+        found = targets.resolved(options, tables)
+        raw[name] = RawPipeline(name, found.options, _placed(document, ("pipelines", name)), declared=found.table)
     for function in objects.pipelines:
         place = discover.place_of(function.origin)
         if function.name in raw:
@@ -224,7 +238,16 @@ def _raw_pipelines(
         options, error = _options_of(root, function, place)
         if error is not None:
             findings.append(error)
-        raw[function.name] = RawPipeline(function.name, options, lambda _, p=place: p, function.transform_function)  # type: ignore[misc]  # mypy does not infer defaults of lambdas
+        found = targets.resolved(options, tables)
+        findings += [ConfigError(one.what, why=one.why, remedy=one.remedy, place=place) for one in found.findings]
+        raw[function.name] = RawPipeline(
+            function.name,
+            found.options,
+            lambda _, p=place: p,  # type: ignore[misc]  # mypy does not infer defaults of lambdas
+            function.transform_function,
+            found.table,
+            found.refused,
+        )
     return list(raw.values()), findings
 
 
@@ -256,11 +279,40 @@ def _options_of(root: Path, function: PipelineFunction, place: str) -> tuple[dic
     return options, None
 
 
-def _raw_object(given: Mapping[str, Any]) -> RawPipeline:
+def _given_tables(
+    pipelines: Sequence[Pipeline | Mapping[str, Any]],
+) -> tuple[dict[str, DeclaredTable], list[PenstockError]]:
+    """The tables that classes among the targets declare."""
+    classes = [given.get("target") for given in pipelines if isinstance(given, Mapping)]
+    handles = [handle for handle in registered.tables if any(handle.cls is cls for cls in classes)]
+    tables, findings = declared_tables(handles)
+    return tables, list(findings)
+
+
+def _raw_object(
+    given: Mapping[str, Any], tables: Mapping[str, DeclaredTable], findings: list[PenstockError]
+) -> RawPipeline:
     options = dict(given)
     name, place = str(options.pop("name", "")), str(options.pop("place", ""))
     function = options.pop("transform_function", None)
-    return RawPipeline(name, options, lambda _: place or f"pipeline {name!r}", function)
+    found = targets.resolved(options, tables)
+    findings += found.findings
+    where = place or f"pipeline {name!r}"
+    return RawPipeline(name, found.options, lambda _: where, function, found.table, found.refused)
+
+
+def _table_connections(tables: Mapping[str, DeclaredTable], connections: Connections) -> list[PenstockError]:
+    findings: list[PenstockError] = []
+    for table in tables.values():
+        if table.connection not in connections:
+            findings.append(
+                ConfigError(
+                    f"{table.title} is declared in a connection that does not exist: {table.connection!r}",
+                    remedy=suggestion(table.connection, connections) or how_to_define(table.connection),
+                    place=table.place,
+                )
+            )
+    return findings
 
 
 def _pipelines(

@@ -20,6 +20,7 @@ from penstock.errors import ConfigError
 from penstock.project.connections import Connections
 from penstock.project.findings import raise_all, suggestion
 from penstock.schema.ddl import PartitionField
+from penstock.schema.declared import DeclaredTable
 from penstock.schema.names import TableName, split_name
 
 if TYPE_CHECKING:
@@ -155,6 +156,7 @@ class Pipeline(Model):
     columns: dict[str, ColumnOption] = Field(default_factory=dict, description="per column: type, rename, nan")
     transform: str | None = Field(None, min_length=1, description="Spark SQL over the view `source`")
     transform_function: SkipJsonSchema[Callable[..., Any] | None] = Field(None, repr=False)  # from the decorator only
+    declared: SkipJsonSchema[DeclaredTable | None] = Field(None, repr=False)  # the target's class, if it has one
     transforms_pre: tuple[str, ...] = Field((), description="SQL on the target before the load, in its transaction")
     transforms_post: tuple[str, ...] = Field((), description="SQL on the target after it, in the same transaction")
     on_drift: Literal["error", "evolve", "ignore"] = Field(
@@ -221,7 +223,7 @@ class Pipeline(Model):
 
 
 # Set by the loader and the decorator, never by a key in the file.
-INTERNAL_FIELDS = frozenset({"name", "place", "transform_function"})
+INTERNAL_FIELDS = frozenset({"name", "place", "transform_function", "declared"})
 PIPELINE_KEYS = tuple(name for name in Pipeline.model_fields if name not in INTERNAL_FIELDS)
 LIST_KEYS = frozenset(
     {"tables", "keys", "track", "ignore", "partition_by", "transforms_pre", "transforms_post", "tags"}
@@ -294,6 +296,7 @@ class Project:
     pipelines: Mapping[str, Pipeline]
     spark: SparkConfig = field(default_factory=SparkConfig)
     state: StateConfig = field(default_factory=StateConfig)
+    tables: Mapping[str, DeclaredTable] = field(default_factory=dict)  # that classes declare
 
     @staticmethod
     def from_objects(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from penstock.errors import ConfigError
+from penstock.project.findings import suggestion
 from penstock.project.model import PLACEHOLDER, Pipeline
 from penstock.project.sqlcheck import Unreadable, transaction_control
 from penstock.schema.ddl import PartitionField
@@ -221,6 +222,35 @@ def _columns(p: Pipeline) -> Iterator[Finding]:
         taken[option.rename] = name
 
 
+def _declared(p: Pipeline) -> Iterator[Finding]:
+    """What the target's class and the pipeline say of the same columns."""
+    table = p.declared
+    if table is None:
+        return
+    renamed = {name: option.rename for name, option in p.columns.items() if option.rename}
+    for key in ("keys", "track", "ignore"):
+        for name in getattr(p, key):
+            if renamed.get(name, name) not in table.names:
+                yield Finding(
+                    key,
+                    f"{key} names {name!r}, which is no column of {table.title}",
+                    remedy=suggestion(name, table.names),
+                )
+    for name, option in p.columns.items():
+        if option.type is not None:
+            yield Finding(
+                f"columns.{name}",
+                f"columns.{name} gives a type, and {table.title} declares the table's types",
+                remedy="keep the type in the class",
+            )
+        if option.rename is not None and option.rename not in table.names:
+            yield Finding(
+                f"columns.{name}",
+                f"{name!r} is renamed to {option.rename!r}, which is no column of {table.title}",
+                remedy=suggestion(option.rename, table.names),
+            )
+
+
 def _user_sql(p: Pipeline, dialect: str) -> Iterator[Finding]:
     for key in ("transforms_pre", "transforms_post"):
         for number, sql in enumerate(getattr(p, key)):
@@ -252,4 +282,5 @@ RULES: tuple[tuple[frozenset[str], Rule], ...] = (
     (frozenset({"partition_by"}), _partition_by),
     (frozenset({"path"}), _transforms),
     (frozenset({"columns"}), _columns),
+    (frozenset({"columns", "keys", "track", "ignore", "target"}), _declared),
 )

@@ -12,32 +12,68 @@ import pytest
 import penstock
 
 SURFACE = [
+    "BigInt",
+    "Binary",
+    "Bool",
     "Busy",
     "Cancelled",
     "ConfigError",
     "ConfigErrors",
     "ConnectionFailed",
     "DataError",
+    "Date",
+    "Decimal",
+    "Double",
     "DriverMissing",
     "DuckDB",
+    "Enum",
+    "Float",
+    "Int",
+    "Interval",
+    "Json",
+    "Key",
     "LinkLost",
+    "List",
+    "ManagedTable",
+    "Map",
     "Memory",
+    "Numeric",
     "PenstockError",
     "PlanRefused",
     "Postgres",
     "Project",
+    "SmallInt",
     "SourceError",
     "SparkError",
     "StateError",
+    "Struct",
     "TargetError",
+    "Text",
+    "Time",
+    "TimeNs",
+    "Timestamp",
+    "TimestampMs",
+    "TimestampNs",
+    "TimestampS",
+    "TimestampTz",
+    "TimestampTzMs",
+    "TimestampTzNs",
+    "TimestampTzS",
+    "TinyInt",
     "TransformError",
+    "UBigInt",
+    "UInt",
+    "USmallInt",
+    "UTinyInt",
     "Unsupported",
+    "Uuid",
     "__version__",
     "connect",
     "connection",
     "load_project",
     "memory",
     "pipeline",
+    "table",
 ]
 HEAVY = ["pyspark", "pyarrow", "duckdb", "psycopg", "adbc_driver_postgresql", "pydantic", "sqlalchemy", "sqlglot"]
 
@@ -80,6 +116,15 @@ def test_import_is_lazy_and_quick() -> None:
     answers = [_fresh(code) for _ in range(3)]
     assert all(answer["heavy"] == [] for answer in answers)
     assert min(float(str(answer["seconds"])) for answer in answers) < 0.1
+
+
+def test_declaring_columns_loads_nothing_heavy() -> None:
+    code = (
+        "import sys, json, penstock as ps;"
+        "[ps.Key[ps.BigInt], ps.Text | None, ps.Decimal[38, 12], ps.Enum['a'], ps.List[ps.Int], ps.Struct];"
+        f"print(json.dumps({{'heavy': [m for m in {HEAVY!r} if m in sys.modules]}}))"
+    )
+    assert _fresh(code) == {"heavy": []}
 
 
 def test_loading_a_project_brings_no_driver_and_no_spark(tmp_path: Path) -> None:

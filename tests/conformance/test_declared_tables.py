@@ -1,0 +1,285 @@
+"""Tables declared by classes: made, evolved and filled as the class says, on every target."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+import penstock as ps
+from penstock.errors import DataError, PlanRefused
+from penstock.project import Project, decorators
+from penstock.run.pipeline import plan, run
+from penstock.run.records import PipelinePlan
+from penstock.state import RunRecord
+from tests.conformance.harness import Flow
+
+pytestmark = pytest.mark.postgres
+
+Declare = Callable[..., type[ps.ManagedTable]]
+
+
+@pytest.fixture
+def declare(flow: Flow) -> Iterator[Declare]:
+    """Makes the class of the table that the flow loads; what it notes is taken out again."""
+    before = list(decorators.registered.tables)
+
+    def made(**columns: Any) -> type[ps.ManagedTable]:
+        cls = type("Items", (ps.ManagedTable,), {"__annotations__": columns, "__module__": __name__})
+        # One definition of the table at a time, as in a module that is edited.
+        decorators.registered.tables[:] = before
+        return ps.table(connection="to", name=f"{flow.target.schema}.items")(cls)
+
+    yield made
+    decorators.registered.tables[:] = before
+
+
+def project(flow: Flow, cls: type, options: dict[str, Any]) -> Project:
+    given = {"name": flow.name, "source": "from_", "target": cls, "mode": "merge", "place": "test"} | options
+    if "query" not in given:
+        given["table"] = f"{flow.source.schema}.items"
+    return Project.from_objects(flow.root, {"from_": flow.source.options(), "to": flow.target.options()}, [given])
+
+
+def load(flow: Flow, cls: type, **options: Any) -> RunRecord:
+    made = project(flow, cls, options)
+    return run(made, made.pipelines[flow.name], flow.store, stage=flow.stage)[-1]
+
+
+def planned(flow: Flow, cls: type, **options: Any) -> PipelinePlan:
+    made = project(flow, cls, options)
+    return plan(made, made.pipelines[flow.name])[0]
+
+
+def columns(flow: Flow) -> list[tuple[str, str, str]]:
+    return [
+        (name, type_.lower(), nullable)
+        for name, type_, nullable in flow.target.query(
+            "select column_name, data_type, is_nullable from information_schema.columns"
+            f" where table_schema = '{flow.target.schema}' and table_name = 'items' order by ordinal_position"
+        )
+    ]
+
+
+def primary_key(flow: Flow) -> list[tuple[Any, ...]]:
+    return flow.target.query(
+        "select k.column_name from information_schema.table_constraints c"
+        " join information_schema.key_column_usage k using (constraint_name, table_schema, table_name)"
+        f" where c.constraint_type = 'PRIMARY KEY' and c.table_schema = '{flow.target.schema}'"
+        " and c.table_name = 'items' order by k.ordinal_position"
+    )
+
+
+@pytest.fixture
+def items(flow: Flow) -> Flow:
+    flow.source.execute(
+        "create table items (note text, price numeric(10,2), id int)",
+        "insert into items values ('a', 1.50, 1), (null, 2.25, 2)",
+    )
+    return flow
+
+
+def test_the_table_is_what_the_class_says(items: Flow, declare: Declare) -> None:
+    cls = declare(id=ps.Key[ps.BigInt], price=ps.Decimal[38, 12], note=ps.Text | None)
+    shown = planned(items, cls)
+    assert shown.refusals == ()
+    assert "not null" in " ".join(shown.ddl)
+    assert load(items, cls).inserted == 2
+    made = columns(items)
+    # In the class's order, with its types, NULL only where it says so.
+    assert [(name, nullable) for name, _, nullable in made] == [("id", "NO"), ("price", "NO"), ("note", "YES")]
+    assert made[0][1] == "bigint"
+    if items.target.backend == "postgres":
+        assert primary_key(items) == [("id",)]
+    assert items.target.query("select id, cast(price as varchar), note from items order by 1") == [
+        (1, "1.500000000000", "a"),
+        (2, "2.250000000000", None),
+    ]
+    assert load(items, cls).updated == 0  # the same again changes nothing
+
+
+def test_every_mode_makes_the_same_table(items: Flow, declare: Declare) -> None:
+    cls = declare(id=ps.Key[ps.Int], note=ps.Text | None, price=ps.Decimal[10, 2])
+    for mode in ("append", "truncate", "scd2"):
+        items.target.execute(f"drop table if exists {items.target.schema}.items")
+        assert load(items, cls, mode=mode).inserted == 2
+        assert [(name, nullable) for name, _, nullable in columns(items)][:3] == [
+            ("id", "NO"),
+            ("note", "YES"),
+            ("price", "NO"),
+        ]
+
+
+def test_null_where_the_class_takes_none_is_told_by_key(items: Flow, declare: Declare) -> None:
+    cls = declare(id=ps.Key[ps.Int], note=ps.Text, price=ps.Decimal[10, 2])
+    for mode in ("merge", "append"):
+        with pytest.raises(DataError, match="note") as caught:
+            load(items, cls, mode=mode)
+        assert caught.value.keys == ("id=2",)
+    assert not items.target.has_table("items")
+
+
+def test_a_value_that_the_declared_type_cannot_hold(items: Flow, declare: Declare) -> None:
+    cls = declare(id=ps.Key[ps.Int], note=ps.Text | None, price=ps.Decimal[10, 1])
+    with pytest.raises(DataError, match="column price has a value that its target type cannot hold") as caught:
+        load(items, cls)
+    assert caught.value.keys == ("id=2",)
+
+
+def test_an_enum_takes_its_labels_only(items: Flow, declare: Declare) -> None:
+    good = declare(id=ps.Key[ps.Int], note=ps.Enum["a", "it's {}"] | None)
+    assert load(items, good, query="select id, note from items").inserted == 2
+    items.source.execute("insert into items values ('other', 1, 3)")
+    with pytest.raises(DataError, match="column note") as caught:
+        load(items, good, query="select id, note from items")
+    assert caught.value.keys == ("id=3",)
+
+
+def test_the_table_grows_and_widens_with_the_class(items: Flow, declare: Declare) -> None:
+    first = declare(id=ps.Key[ps.Int], price=ps.Decimal[10, 2])
+    load(items, first, query="select id, price from items")
+    items.source.execute("insert into items values ('c', 12345678.90, 5000000000)".replace("5000000000", "3"))
+    second = declare(id=ps.Key[ps.BigInt], price=ps.Decimal[12, 3], note=ps.Text | None)
+    shown = planned(items, second)
+    assert shown.refusals == ()
+    assert len(shown.ddl) == 3
+    assert shown.changes
+    assert load(items, second).inserted == 1
+    assert [(name, nullable) for name, _, nullable in columns(items)] == [
+        ("id", "NO"),
+        ("price", "NO"),
+        ("note", "YES"),
+    ]
+    assert items.target.query("select id, cast(price as varchar), note from items order by 1") == [
+        (1, "1.500", "a"),
+        (2, "2.250", None),
+        (3, "12345678.900", "c"),
+    ]
+    assert not planned(items, second).changes
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"id": ps.Key[ps.SmallInt]}, "cannot be widened to that: declare the type that the table has"),
+        ({"price": ps.Text}, "Items.price is"),
+        ({"note": ps.Text}, "takes no NULL, and in .* it does: change the class, or alter table"),
+        ({"price": ps.Decimal[10, 2] | None}, r"may be NULL, and in .* it may not: change the class, or alter table"),
+        ({"more": ps.Int}, "Items.more is new and takes no NULL"),
+    ],
+)
+def test_what_a_table_cannot_follow_is_refused(
+    items: Flow, declare: Declare, change: dict[str, Any], said: str
+) -> None:
+    first: dict[str, Any] = {"id": ps.Key[ps.Int], "price": ps.Decimal[10, 2], "note": ps.Text | None}
+    load(items, declare(**first))
+    before = columns(items)
+    query = "select id, price, note, 1 as more from items" if "more" in change else "select id, price, note from items"
+    with pytest.raises(PlanRefused, match=said) as caught:
+        load(items, declare(**(first | change)), query=query)
+    assert caught.value.kept == "nothing was touched"
+    assert columns(items) == before
+
+
+def test_another_key_than_the_tables_is_refused(items: Flow, declare: Declare) -> None:
+    if items.target.backend == "duckdb":
+        items.target.execute("create table items (id int primary key, price decimal(10,2) not null, note varchar)")
+    else:
+        load(items, declare(id=ps.Key[ps.Int], price=ps.Decimal[10, 2], note=ps.Text | None))
+    other = declare(id=ps.Int, price=ps.Key[ps.Decimal[10, 2]], note=ps.Text | None)
+    with pytest.raises(PlanRefused, match=r"Items has the key \(price\), and .*items has \(id\)"):
+        load(items, other)
+
+
+def test_columns_that_only_one_side_has(items: Flow, declare: Declare) -> None:
+    cls = declare(id=ps.Key[ps.Int], note=ps.Text | None, colour=ps.Text | None)
+    with pytest.raises(PlanRefused) as caught:
+        load(items, cls)
+    assert "column price of the source" in caught.value.why
+    assert "is not declared by Items" in caught.value.why
+    assert "Items.colour is not in the source" in caught.value.why
+    assert load(items, cls, on_drift="ignore").inserted == 2
+    assert [name for name, _, _ in columns(items)] == ["id", "note", "colour"]
+    assert items.target.query("select id, note, colour from items order by 1") == [(1, "a", None), (2, None, None)]
+    with pytest.raises(PlanRefused, match="is not declared by Items"):
+        load(items, cls, on_drift="ignore", strict_schema=True)
+
+
+def test_a_column_that_takes_no_null_must_come(items: Flow, declare: Declare) -> None:
+    cls = declare(id=ps.Key[ps.Int], colour=ps.Text)
+    with pytest.raises(PlanRefused, match=r"Items.colour takes no NULL and is not in the source"):
+        load(items, cls, query="select id from items", on_drift="ignore")
+
+
+def test_an_append_keeps_the_declared_key(items: Flow, declare: Declare) -> None:
+    cls = declare(id=ps.Key[ps.Int], note=ps.Text | None)
+    query = "select id, note from items"
+    assert load(items, cls, mode="append", query=query).inserted == 2
+    with pytest.raises(DataError, match="keys that are in the target already") as caught:
+        load(items, cls, mode="append", query=query)
+    assert set(caught.value.keys) == {"id=1", "id=2"}
+    with pytest.raises(DataError, match="duplicate keys"):
+        load(items, cls, mode="append", query="select 9 as id, note from items")
+    with pytest.raises(DataError, match="NULL in a key"):
+        load(items, cls, mode="append", query="select nullif(id, 1) + 10 as id, note from items")
+    assert items.target.query("select count(*) from items") == [(2,)]
+
+
+def test_names_of_the_source_are_matched_after_renaming(items: Flow, declare: Declare) -> None:
+    cls = declare(number=ps.Key[ps.Int], note=ps.Text | None)
+    options = {"query": "select id, note from items", "columns": {"id": {"rename": "number"}}}
+    assert load(items, cls, **options).inserted == 2
+    assert load(items, cls, **options).updated == 0
+    assert items.target.query("select number from items order by 1") == [(1,), (2,)]
+
+
+EVERY: dict[str, tuple[Any, str]] = {
+    "Bool": (ps.Bool, "true"),
+    "TinyInt": (ps.TinyInt, "cast(7 as smallint)"),
+    "SmallInt": (ps.SmallInt, "cast(7 as smallint)"),
+    "Int": (ps.Int, "7"),
+    "BigInt": (ps.BigInt, "cast(7 as bigint)"),
+    "UTinyInt": (ps.UTinyInt, "cast(7 as smallint)"),
+    "USmallInt": (ps.USmallInt, "7"),
+    "UInt": (ps.UInt, "cast(7 as bigint)"),
+    "UBigInt": (ps.UBigInt, "cast(7 as numeric(20,0))"),
+    "Float": (ps.Float, "cast(1.5 as real)"),
+    "Double": (ps.Double, "cast(1.5 as double precision)"),
+    "Decimal": (ps.Decimal[20, 3], "cast(1.5 as numeric(20,3))"),
+    "Numeric": (ps.Numeric, "cast(1.5 as numeric)"),
+    "Text": (ps.Text, "'x'"),
+    "Binary": (ps.Binary, r"cast('\x01' as bytea)"),
+    "Date": (ps.Date, "date '2024-01-01'"),
+    "Time": (ps.Time, "time '01:02:03'"),
+    "Timestamp": (ps.Timestamp, "timestamp '2024-01-01 01:02:03'"),
+    "TimestampTz": (ps.TimestampTz, "timestamptz '2024-01-01 01:02:03+00'"),
+    "Uuid": (ps.Uuid, "cast('00000000-0000-0000-0000-000000000001' as uuid)"),
+    "Json": (ps.Json, "cast('{}' as json)"),
+    "Interval": (ps.Interval, "interval '1 day'"),
+    "Enum": (ps.Enum["x", "y"], "'x'"),
+    "List": (ps.List[ps.Int], "array[1, 2]"),
+}
+
+
+def test_every_type_that_both_have(flow: Flow, declare: Declare) -> None:
+    """Declared, made, loaded, and found unchanged by the next plan."""
+    cls = declare(**{name.lower(): type_ for name, (type_, _) in EVERY.items()})
+    query = "select " + ", ".join(f'{value} as "{name.lower()}"' for name, (_, value) in EVERY.items())
+    assert load(flow, cls, query=query, mode="append").inserted == 1
+    again = planned(flow, cls, query=query, mode="append")
+    assert (again.ddl, again.refusals, again.changes) == ((), (), False)
+    assert load(flow, cls, query=query, mode="append").inserted == 1
+
+
+def test_a_target_named_in_toml_follows_the_class_of_that_table(items: Flow, declare: Declare) -> None:
+    """Whoever loads the table, it is the class's."""
+    cls = declare(id=ps.Key[ps.BigInt], note=ps.Text | None)
+    from penstock.project.tables import declared_tables
+    from penstock.project.targets import resolved
+
+    tables, _ = declared_tables(decorators.registered.tables)
+    found = resolved({"target": f"to.{items.target.schema}.items", "mode": "merge"}, tables)
+    assert found.table is not None
+    assert found.table.title == cls.__name__
+    assert found.options["keys"] == ["id"]
