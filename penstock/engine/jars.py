@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
+from xml.sax.saxutils import quoteattr
 
 from penstock.cache import cache_folder
 from penstock.engine import gateway
@@ -31,13 +32,13 @@ class Jar:
     """One locked file."""
 
     feature: str
-    coordinates: str  # group:artifact:version
+    coordinates: str  # group:artifact:version, or group:artifact:version:classifier
     sha256: str
 
     @property
     def file_name(self) -> str:
-        _, artifact, version = self.coordinates.split(":")
-        return f"{artifact}-{version}.jar"
+        _, *rest = self.coordinates.split(":")
+        return f"{'-'.join(rest)}.jar"
 
 
 def locked() -> list[Jar]:
@@ -97,12 +98,12 @@ def _by_ivy(jar: Jar, folder: Path) -> Path:
     ivy = next((path for path in gateway.spark_jars() if path.name.startswith("ivy-")), None)
     if ivy is None:
         raise SparkError("Spark's jars hold no Ivy", remedy="pip install --force-reinstall pyspark")
-    group, artifact, version = jar.coordinates.split(":")
+    (wanted := folder / "ivy.xml").write_text(_wanted(jar), encoding="utf-8")
     command = [str(find_java().executable), "-cp", str(ivy), "org.apache.ivy.Main", "-cache", str(folder / "ivy")]
     if settings := os.environ.get(SETTINGS):
         command += ["-settings", settings]
-    command += ["-dependency", group, artifact, version, "-notransitive", "-types", "jar"]
-    command += ["-retrieve", str(folder / "[artifact]-[revision].[ext]")]
+    command += ["-ivy", str(wanted), "-types", "jar"]
+    command += ["-retrieve", str(folder / "[artifact]-[revision](-[classifier]).[ext]")]
     done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=FETCH_SECONDS)
     path = folder / jar.file_name
     if done.returncode != 0 or not path.is_file():
@@ -112,6 +113,21 @@ def _by_ivy(jar: Jar, folder: Path) -> Path:
             remedy=f"check the network, or name a mirror in an ivysettings.xml: {SETTINGS}=PATH",
         )
     return path
+
+
+def _wanted(jar: Jar) -> str:
+    """The one file as Ivy's own document asks for it: its command line knows no classifiers."""
+    group, artifact, version, *classifier = map(quoteattr, jar.coordinates.split(":"))
+    classified = "".join(f" m:classifier={word}" for word in classifier)
+    return f"""<ivy-module version="2.0" xmlns:m="http://ant.apache.org/ivy/maven">
+  <info organisation="penstock" module="jars"/>
+  <dependencies>
+    <dependency org={group} name={artifact} rev={version} transitive="false">
+      <artifact name={artifact} type="jar" ext="jar"{classified}/>
+    </dependency>
+  </dependencies>
+</ivy-module>
+"""
 
 
 def _reason(done: subprocess.CompletedProcess[str]) -> str:

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
+from importlib.metadata import metadata
 from importlib.resources import files
 from pathlib import Path
 
 import pytest
 
 from penstock.demo import runner
+from penstock.engine.jars import read_lock
 from penstock.errors import PenstockError
 from penstock.testing.postgres import EmbeddedPostgres
+from tests import newest_python
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,6 +38,17 @@ def test_make_takes_only_a_java_that_spark_runs_on(tmp_path: Path) -> None:
     done = subprocess.run(["bash", "-c", command], env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "no Java 17" in done.stderr
+
+
+def test_the_newest_python_is_the_newest_that_pyspark_supports() -> None:
+    words = metadata("pyspark").get_all("Classifier") or []
+    supported = [int(found[1]) for word in words if (found := re.fullmatch(r".* :: Python :: 3\.(\d+)", word))]
+    pinned = {newest_python.version(jar) for jar in read_lock(newest_python.LOCK.read_text())}
+    assert pinned == {f"3.{max(supported)}"}
+
+
+def test_ci_runs_the_unit_lane_on_it() -> None:
+    assert "make unit-newest" in (ROOT / ".ci" / "run").read_text().splitlines()
 
 
 def test_a_demo_starts_again_over_what_a_killed_one_left(tmp_path: Path) -> None:
