@@ -6,7 +6,6 @@ differ. It opens no connection and reads nothing of the machine it runs on.
 
 from __future__ import annotations
 
-import json
 import sys
 import types
 from collections.abc import Iterable, Sequence
@@ -23,6 +22,7 @@ from pydantic_core import PydanticUndefined
 
 from penstock.backends import registry
 from penstock.backends.base import Capabilities
+from penstock.cli import schema
 from penstock.cli.connections import ConnectionRecord, ConnectionTest
 from penstock.cli.doctor import Checked
 from penstock.cli.jars import JarRecord
@@ -34,7 +34,6 @@ from penstock.cli.views.runs import as_json
 from penstock.demo.runner import Result
 from penstock.engine.java import NEWEST, OLDEST
 from penstock.errors import Kind
-from penstock.project import json_schema
 from penstock.project.model import (
     INTERNAL_FIELDS,
     ColumnOption,
@@ -47,7 +46,9 @@ from penstock.project.model import (
     TargetName,
     Ttl,
 )
+from penstock.run.drafts import Draft
 from penstock.run.records import Finding, PipelinePlan
+from penstock.scaffold.start import Started
 from penstock.schema.ddl import TRANSFORMS
 from penstock.state import RunRecord
 
@@ -73,7 +74,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "config.md": config_page(),
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "backends.md": backends_page(),
-        REFERENCE / "penstock.schema.json": json.dumps(json_schema(), indent=2, ensure_ascii=False) + "\n",
+        REFERENCE / schema.FILE: schema.text(),
         README: with_matrix(README.read_text()),
     }
 
@@ -100,7 +101,9 @@ def config_page() -> str:
         "# penstock.toml\n",
         "Unknown keys are errors that name the nearest valid one. Every text may hold `${VAR}` or "
         "`${VAR:-default}`, filled in from the environment; `$${` is a plain `${`. "
-        "[penstock.schema.json](penstock.schema.json) is the same as JSON Schema, for editors.\n",
+        "[penstock.schema.json](penstock.schema.json) is the same as JSON Schema: with "
+        f"`penstock schema > {schema.FILE}` beside the project and `{schema.DIRECTIVE}` as the first line of "
+        "`penstock.toml`, editors complete and check it (their TOML plug-ins run taplo or tombi).\n",
         section("[project]", ProjectSection),
         section("[pipelines.NAME]", Pipeline, hidden=INTERNAL_FIELDS),
         section("[pipelines.NAME.columns]", ColumnOption, note="Per column; a text alone is its `type`."),
@@ -205,6 +208,8 @@ VARIABLES = (
     ("NO_COLOR", "no colours"),
 )
 RECORDS: tuple[tuple[str, type], ...] = (
+    ("init", Started),
+    ("add", Draft),
     ("run", Outcome),
     ("plan, run --dry-run", PipelinePlan),
     ("validate", Finding),
@@ -246,6 +251,8 @@ def command(name: str, one: Any) -> list[str]:
         return [part for sub, found in inner.items() for part in command(f"{name} {sub}", found)]
     words = " ".join(_usage(param) for param in one.params if _is_argument(param))
     title = f"{name} {words}".strip()
+    if not one.params:
+        return [f"## {name}\n", f"{one.help}\n", f"    {title}\n"]
     return [f"## {name}\n", f"{one.help}\n", f"    {title} [OPTIONS]\n", command_options(one)]
 
 

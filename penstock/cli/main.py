@@ -9,14 +9,17 @@ from typing import Annotated
 import typer
 
 from penstock.cli import (
+    add,
     connections,
     context,
     demo,
     doctor,
+    init,
     jars,
     plan,
     run,
     runs,
+    schema,
     signals,
     tables,
     validate,
@@ -32,6 +35,8 @@ app = typer.Typer(
     rich_markup_mode=None,  # plain help answers in half the time of a drawn one
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
+app.command("init", short_help="Start a project that runs as it stands.")(init.init)
+app.command("add", short_help="Write a pipeline by looking at a table.")(add.add)
 app.command("run", short_help="Run pipelines.")(run.run)
 app.command("plan", short_help="Show what a run would do, and why.")(plan.plan)
 app.command("validate", short_help="Check pipelines against both ends.")(validate.validate)
@@ -39,6 +44,7 @@ app.add_typer(runs.app, name="runs")
 app.add_typer(connections.app, name="connections")
 app.add_typer(tables.app, name="tables")
 app.add_typer(jars.app, name="jars")
+app.command("schema", short_help="Print the JSON Schema of penstock.toml.")(schema.schema)
 app.command("doctor", short_help="Check this machine and the project.")(doctor.doctor)
 app.command("demo", short_help="See it work, in about a minute.")(demo.demo)
 

@@ -41,6 +41,12 @@ def load(path: Path | str | None = None) -> Project:
     return _assemble(root, document, os.environ, needs_objects=file is None)
 
 
+def load_text(file: Path, text: str) -> Project:
+    """The project as it would be if `file` held this text."""
+    document = toml.parse(toml.shown(file), text.removeprefix("\ufeff"))
+    return _assemble(file.parent.resolve(), document, os.environ, needs_objects=False)
+
+
 def from_objects(
     root: Path,
     connections: Mapping[str, ConnectionConfig | Mapping[str, Any]],
@@ -114,8 +120,7 @@ def _no_project() -> ConfigError:
     return ConfigError(
         "no project found",
         why=f"no {FILE} in {Path.cwd()} or above",
-        remedy=f"go to the project's folder, or start one: create {FILE} with a [connections.NAME] and a"
-        " [pipelines.NAME]; `penstock demo` shows a working one",
+        remedy="go to the project's folder, or start one: penstock init FOLDER",
     )
 
 

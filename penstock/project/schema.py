@@ -1,4 +1,8 @@
-"""The JSON Schema of `penstock.toml`, for editors and the reference."""
+"""The JSON Schema of `penstock.toml`, for editors and the reference.
+
+It must never flag what the loader takes: an editor that is wrong once is not believed again. What
+only the loader can tell (names of connections, keys that exclude each other) it lets pass.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +13,16 @@ from penstock.errors import DriverMissing
 from penstock.project.model import INTERNAL_FIELDS, MODE_ALIASES, Pipeline, ProjectSection, SparkConfig, StateConfig
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+# A text with a reference may become any value when it is filled in: `parallel = "${WORKERS:-4}"`.
+REFERENCE = {
+    "type": "string",
+    "pattern": r"\$\{[A-Za-z_][A-Za-z0-9_]*(:-[^}]*)?\}",
+    "description": "${VAR} or ${VAR:-default}",
+}
+NARROW_TYPES = ("integer", "number", "boolean")
+NARROW_KEYS = frozenset({"enum", "pattern"})
+ABOUT = ("title", "description", "default")  # of the key, whatever form its value has
 
 
 def json_schema() -> dict[str, Any]:
@@ -27,7 +41,7 @@ def json_schema() -> dict[str, Any]:
     for name in ("ColumnOption", "TargetName"):
         definitions[name] = {"anyOf": [{"type": "string"}, definitions[name]]}
     definitions["Pipeline"] = pipeline
-    return {
+    whole = {
         "$schema": DIALECT,
         "title": "penstock.toml",
         "type": "object",
@@ -41,6 +55,7 @@ def json_schema() -> dict[str, Any]:
         },
         "$defs": definitions,
     }
+    return _with_references(whole)
 
 
 def _connection(definitions: dict[str, Any]) -> dict[str, Any]:
@@ -58,6 +73,28 @@ def _connection(definitions: dict[str, Any]) -> dict[str, Any]:
         schema["required"] = sorted({*schema.get("required", []), "type"})
         alternatives.append(schema)
     return {"oneOf": alternatives}
+
+
+def _with_references(schema: dict[str, Any]) -> dict[str, Any]:
+    """The same, where every value that is not any text may also be a reference."""
+    made = dict(schema)
+    for word in ("properties", "$defs"):
+        if word in made:
+            made[word] = {name: _with_references(inner) for name, inner in made[word].items()}
+    if "oneOf" in made:
+        made["oneOf"] = [_with_references(inner) for inner in made["oneOf"]]
+    if "anyOf" in made:
+        forms = [form for inner in map(_with_references, made["anyOf"]) for form in inner.get("anyOf", [inner])]
+        made["anyOf"] = [form for form in forms if form is not REFERENCE]
+        if len(made["anyOf"]) < len(forms):
+            made["anyOf"].append(REFERENCE)
+    for word in ("items", "additionalProperties"):
+        if isinstance(made.get(word), dict):
+            made[word] = _with_references(made[word])
+    if made.get("type") not in NARROW_TYPES and not NARROW_KEYS & made.keys():
+        return made
+    about = {word: made.pop(word) for word in ABOUT if word in made}
+    return about | {"anyOf": [made, REFERENCE]}
 
 
 def _hoisted(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:

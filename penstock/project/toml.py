@@ -37,15 +37,24 @@ class Document:
 
 
 def read(path: Path) -> Document:
+    return parse(shown(path), read_text(path).removeprefix("\ufeff"))
+
+
+def read_text(path: Path) -> str:
+    """The file as it is, a byte order mark and its line ends included."""
     file = shown(path)
     try:
-        text = path.read_bytes().decode("utf-8-sig")
+        return path.read_bytes().decode("utf-8")
     except OSError as error:
         raise ConfigError(f"{file} cannot be read", why=error.strerror or type(error).__name__) from error
     except UnicodeDecodeError as error:
         raise ConfigError(
             f"{file} is not UTF-8", why=f"byte {error.start} is not part of a character", remedy="save it as UTF-8"
         ) from error
+
+
+def parse(file: str, text: str) -> Document:
+    """The content of a text that `file` holds, or would hold."""
     try:
         content = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:

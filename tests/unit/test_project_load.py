@@ -123,7 +123,7 @@ def test_no_project_says_how_to_start(tmp_path: Path, monkeypatch: pytest.Monkey
     with pytest.raises(ConfigError, match="no project found") as caught:
         load()
     assert str(tmp_path) in caught.value.why
-    assert "create penstock.toml" in caught.value.remedy
+    assert "penstock init" in caught.value.remedy
     with pytest.raises(ConfigError, match="no project at"):
         load(tmp_path / "nowhere")
 

@@ -14,7 +14,7 @@ def test_the_schema_holds_every_key_and_no_internal_one() -> None:
     pipeline = schema["$defs"]["Pipeline"]
     assert set(pipeline["properties"]) == set(PIPELINE_KEYS)
     assert sorted(pipeline["required"]) == ["mode", "source", "target"]
-    assert pipeline["properties"]["mode"]["enum"] == ["append", "truncate", "merge", "scd2", "scd1"]
+    assert pipeline["properties"]["mode"]["anyOf"][0]["enum"] == ["append", "truncate", "merge", "scd2", "scd1"]
     assert set(schema["properties"]) == {"project", "connections", "pipelines", "spark", "state"}
 
 

@@ -1,0 +1,1 @@
+"""A first project that runs as it stands: the files of `penstock init`."""
