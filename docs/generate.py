@@ -38,6 +38,7 @@ from penstock.project.model import (
     INTERNAL_FIELDS,
     ColumnOption,
     Deletes,
+    Input,
     Mode,
     Pipeline,
     ProjectSection,
@@ -109,6 +110,7 @@ def config_page() -> str:
         section("[pipelines.NAME.columns]", ColumnOption, note="Per column; a text alone is its `type`."),
         section("target", TargetName, note="`connection.schema.table`, parts quoted as in SQL, or a table of:"),
         section("ttl", Ttl, note="A table of:"),
+        section("inputs", Input, note="By the name of the view: `connection.schema.table`, or a table of:"),
         section("[spark]", SparkConfig),
         section("[state]", StateConfig),
         *(connection_section(name) for name in registry.names()),
@@ -175,7 +177,9 @@ def _word(annotation: Any) -> str:
     if origin is dict:
         return f"table of {_word(inner[1])}s"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return {"ColumnOption": "column option", "TargetName": "target name", "Ttl": "table"}[annotation.__name__]
+        return {"ColumnOption": "column option", "TargetName": "target name", "Ttl": "table", "Input": "input"}[
+            annotation.__name__
+        ]
     return WORDS[annotation]
 
 
@@ -304,6 +308,7 @@ ABILITIES = (
     ("ttl", "`ttl`"),
     ("partition_by", "`partition_by`"),
     ("incremental", "incremental reads"),
+    ("shared_moment", "one moment for the tables of a transform"),
     ("transactional", "a load is one transaction"),
     ("many_writers", "tasks load in parallel"),
     ("same_database_sql", "native path"),

@@ -164,6 +164,13 @@ class Source(ABC):
         """About how many rows a table has, for the progress; None where that is not known."""
         return None
 
+    def size(self) -> int | None:
+        """About how many bytes a table holds, for joins; None where that is not known.
+
+        Never far too few: what seems small is sent whole to every executor.
+        """
+        return None
+
     def sessions(self) -> Sessions | None:
         """Of a server that counts them; None where any number of tasks may read."""
         return None
@@ -413,6 +420,7 @@ class Capabilities:
     case_insensitive: bool  # names that differ only in case are the same
     same_database_sql: bool  # can run INSERT … SELECT inside itself
     queries: bool = True  # as a source, takes a query
+    shared_moment: bool = False  # several tables of a transform are read at one moment: see Backend.beside
     event_time: bool = False  # scd2 by the times of the rows
     ttl: bool = False  # deletes rows by age in the load's own transaction
     partition_by: frozenset[str] = frozenset()  # of value, year, month, day, hour
@@ -441,6 +449,15 @@ class Backend(ABC):
 
     @abstractmethod
     def source(self, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source: ...
+
+    def beside(self, opened: Source, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
+        """Another read of the connection that `opened` reads, for the same transform.
+
+        With the capability `shared_moment`, at the moment of `opened`, which lasts until one of
+        the two is closed: they are closed together. Without it, at a moment of its own.
+        """
+        del opened
+        return self.source(config, request, run)
 
     @abstractmethod
     def target(self, config: ConnectionConfig, run: RunContext) -> Target: ...

@@ -76,7 +76,7 @@ def records(project: Project) -> list[ConnectionRecord]:
     """Every connection, without loading a driver or reading a secret."""
     users: dict[str, list[str]] = {}
     for pipeline in project.pipelines.values():
-        for name in dict.fromkeys((pipeline.source, pipeline.target_connection)):
+        for name in dict.fromkeys(pipeline.connections):
             users.setdefault(name, []).append(pipeline.name)
     return [
         ConnectionRecord(entry.name, entry.type, entry.places, tuple(users.get(entry.name, ())))

@@ -18,13 +18,13 @@ from penstock.errors import Kind, PenstockError
 from penstock.schema import Schema
 
 
-def source_class(partitions: Sequence[Partition], schema: Schema, run: RunContext) -> tuple[str, type]:
-    """A data source class for one run, and the format name under which it is to be registered."""
+def source_class(partitions: Sequence[Partition], schema: Schema, run: RunContext, view: str) -> tuple[str, type]:
+    """A data source class for one view of one run, and the format name under which it is to be registered."""
     from pyspark.sql.datasource import DataSource, DataSourceReader, InputPartition
 
     from penstock.engine.sparktypes import to_spark
 
-    name = f"penstock_{run.run_id}"
+    name = f"penstock_{run.run_id}_{view}"
     spark_schema = to_spark(schema)
     pieces = tuple(partitions)
 

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.1
 DRIVER = "driver.json"  # whose run the counters are
+JVM_SECONDS = 30.0  # a task in the JVM cannot be killed: it ends when it next looks at its interrupt
 CANCEL_SECONDS = 4.0  # then workers that are still busy are killed; five seconds is the promise
 
 Work = Callable[[], list[Receipt]]  # starts Spark jobs in the thread that calls it
@@ -158,6 +159,7 @@ class Job:
                         os.kill(pid, signal.SIGKILL)
                 deadline = time.monotonic() + 1.0
             time.sleep(POLL_SECONDS / 2)
+        deadline = time.monotonic() + JVM_SECONDS
         while self.in_jvm and status.is_busy(self.spark, status.tag_of(self.run.run_id)):
             if time.monotonic() > deadline:
                 return  # what it still writes is no part of the load: it has no receipt

@@ -1,4 +1,4 @@
-"""Which columns of the view `source` a transform's SQL may need.
+"""Which columns of its views a transform's SQL may need.
 
 More may be read than is needed, never less: a column is left out only if its name stands nowhere in
 the text, and if nothing in the SQL stands for columns without naming them.
@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Sequence
 
 import sqlglot
 from sqlglot import exp
@@ -23,10 +24,13 @@ LOOKALIKES = frozenset("ıİſ\u212a")
 _PLAIN = re.compile(r"[a-z_][a-z0-9_]*")
 
 
-def columns_read(sql: str, schema: Schema) -> Schema:
-    """The columns to read for `sql`, in order; at least one, for rows are counted by it."""
+def columns_read(sql: str, schema: Schema, view: str = "source", others: Sequence[str] = ()) -> Schema:
+    """The columns of `view` to read for `sql`, in order; at least one, for rows are counted by it.
+
+    `others` are the views beside it: `o.*` of one of them stands for no column of this one.
+    """
     words = {word.lower() for word in re.findall(r"[A-Za-z0-9_]+", sql)}
-    if words & UNNAMED or LOOKALIKES & set(sql) or "${" in sql or "|>" in sql or _takes_all(sql):
+    if words & UNNAMED or LOOKALIKES & set(sql) or "${" in sql or "|>" in sql or _takes_all(sql, view, others):
         return schema
     folded = Counter(name.lower() for name in schema.names)
     named = [
@@ -38,15 +42,33 @@ def columns_read(sql: str, schema: Schema) -> Schema:
     return Schema.of(named or list(schema)[:1])
 
 
-def _takes_all(sql: str) -> bool:
-    """Whether a star stands for columns; also where the SQL cannot be read, or is no single query."""
+def _takes_all(sql: str, view: str, others: Sequence[str]) -> bool:
+    """Whether a star may stand for columns of the view; also where the SQL cannot be read, or is no single query."""
     try:
         statements = sqlglot.parse(sql, dialect="spark")
     except SqlglotError:
         return True
     if len(statements) != 1 or not isinstance(statements[0], exp.Query):
         return True
-    return any(not _counts(star) for star in statements[0].find_all(exp.Star))
+    elsewhere = _names_of(statements[0], [other for other in others if other.lower() != view.lower()])
+    return any(not _counts(star) and _qualifier(star) not in elsewhere for star in statements[0].find_all(exp.Star))
+
+
+def _names_of(query: exp.Query, views: Sequence[str]) -> set[str]:
+    """What the SQL calls these views and nothing else."""
+    wanted = {view.lower() for view in views}
+    tables = [table for table in query.find_all(exp.Table) if not table.db]
+    named = {table.alias_or_name.lower() for table in tables if table.name.lower() in wanted}
+    # An alias may stand for two things in two places of the SQL, and a CTE may have a view's name.
+    other = {table.alias_or_name.lower() for table in query.find_all(exp.Table) if table.name.lower() not in wanted}
+    made = {one.alias_or_name.lower() for kind in (exp.CTE, exp.Subquery) for one in query.find_all(kind)}
+    return named - other - made
+
+
+def _qualifier(star: exp.Star) -> str:
+    """`o` of `o.*`, "" of a bare star."""
+    column = star.parent
+    return column.table.lower() if isinstance(column, exp.Column) and not column.db else ""
 
 
 def _counts(star: exp.Star) -> bool:

@@ -1,4 +1,5 @@
-"""A transform: the source as view `source`, Spark SQL or a function over it, the result into the target.
+"""A transform: the source as view `source`, inputs as views of their names, Spark SQL or a function over
+them, the result into the target.
 
 The result's schema is known before a row moves. Errors name the place in the user's SQL or code,
 in one line; they never show a Java stack trace, nor a cell's value that Spark's text might quote.
@@ -6,9 +7,10 @@ in one line; they never show a Java stack trace, nor a cell's value that Spark's
 
 from __future__ import annotations
 
+import inspect
 import re
 import traceback
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -132,6 +134,16 @@ def _chain(first: pa.RecordBatch, rest: Iterator[pa.RecordBatch]) -> Iterator[pa
 Rows = Sequence[Partition] | ReadsFrames  # what a view is made of
 
 
+@dataclass(frozen=True)
+class View:
+    """What a transform reads under a name; `schema` are the columns that are read."""
+
+    name: str
+    rows: Rows
+    schema: Schema
+    broadcast: bool = False  # small enough to be sent whole to every task that joins it
+
+
 def transform(
     spark: SparkSession,
     source: Rows,
@@ -139,38 +151,45 @@ def transform(
     what: str | Function,
     run: RunContext,
     tasks: int | None = None,
+    inputs: Sequence[View] = (),
 ) -> TransformPlan:
-    """Plan `what`, Spark SQL or a DataFrame function, over the source. Moves no row.
+    """Plan `what`, Spark SQL or a DataFrame function, over the source and the inputs. Moves no row.
 
     At most `tasks` tasks will write at once.
     """
     check_started(spark)
     apart = status.session_apart(spark)
-    for name, value in _settings(schema, run).items():
+    views = [View(VIEW, source, schema), *inputs]
+    for name, value in _settings([view.schema for view in views], run).items():
         apart.conf.set(name, value)
-    frame = _frame(apart, source, schema, run)
-    frame.createOrReplaceTempView(VIEW)
-    made = _by_sql(apart, what) if isinstance(what, str) else _by_function(what, frame)
+    frames = {view.name: _frame(apart, view, run) for view in views}
+    for name, frame in frames.items():
+        frame.createOrReplaceTempView(name)
+    made = _by_sql(apart, what) if isinstance(what, str) else _by_function(what, frames)
     return TransformPlan(from_spark(made.schema), made, apart, tasks)
 
 
-def _frame(spark: SparkSession, rows: Rows, schema: Schema, run: RunContext) -> DataFrame:
+def _frame(spark: SparkSession, view: View, run: RunContext) -> DataFrame:
     """The rows under their names and tags, read by our partitions or by a reader of Spark's."""
+    rows, schema = view.rows, view.schema
+    made: DataFrame
     if isinstance(rows, ReadsFrames):
-        return as_frame(rows.frame(spark, list(schema), to_spark(schema)), schema)
-    format_name, source = source_class(rows, schema, run)
-    spark.dataSource.register(source)
-    made: DataFrame = spark.read.format(format_name).load()
-    return made
+        made = as_frame(rows.frame(spark, list(schema), to_spark(schema)), schema)
+    else:
+        format_name, source = source_class(rows, schema, run, view.name)
+        spark.dataSource.register(source)
+        made = spark.read.format(format_name).load()
+    return made.hint("broadcast") if view.broadcast else made
 
 
-def _settings(schema: Schema, run: RunContext) -> dict[str, str]:
-    folded = [name.lower() for name in schema.names]
+def _settings(schemas: Sequence[Schema], run: RunContext) -> dict[str, str]:
+    folded = [[name.lower() for name in schema.names] for schema in schemas]
+    collide = any(len(set(names)) < len(names) for names in folded)
     return {
         **{name: value for name, value in EXACT.items() if name.startswith("spark.sql.")},
         # A name in quotes never stands for several columns: only those that are named are read.
         "spark.sql.parser.quotedRegexColumnNames": "false",
-        "spark.sql.caseSensitive": "true" if len(set(folded)) < len(folded) else "false",
+        "spark.sql.caseSensitive": "true" if collide else "false",
         "spark.sql.execution.arrow.maxRecordsPerBatch": str(run.batch_rows),
         "spark.sql.execution.arrow.maxBytesPerBatch": str(run.batch_bytes),
     }
@@ -189,13 +208,13 @@ def _by_sql(spark: SparkSession, sql: str) -> DataFrame:
     return frame
 
 
-def _by_function(function: Function, frame: DataFrame) -> DataFrame:
+def _by_function(function: Function, frames: Mapping[str, DataFrame]) -> DataFrame:
     from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame as Frame
 
     place = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(type(function)))}"
     try:
-        made = function(frame)
+        made = function(frames[VIEW], **_wanted(function, frames))
         if isinstance(made, Frame):
             made.schema  # noqa: B018  analysed here, as SQL is
     except PenstockError:
@@ -216,6 +235,17 @@ def _by_function(function: Function, frame: DataFrame) -> DataFrame:
             remedy="end it with `return df…`",
         )
     return made
+
+
+def _wanted(function: Function, frames: Mapping[str, DataFrame]) -> dict[str, DataFrame]:
+    """The inputs that a function's parameters name."""
+    inputs = {name: frame for name, frame in frames.items() if name != VIEW}
+    if not inputs:
+        return {}
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    if any(one.kind is one.VAR_KEYWORD for one in parameters):
+        return inputs
+    return {one.name: inputs[one.name] for one in parameters if one.name in inputs}
 
 
 # ---------------------------------------------------------------- errors

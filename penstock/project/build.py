@@ -12,7 +12,7 @@ from penstock.errors import ConfigError, PenstockError
 from penstock.project.connections import Connections, how_to_define
 from penstock.project.findings import nearest, reason, suggestion, unknown_key
 from penstock.project.interpolate import Place, interpolate
-from penstock.project.model import LIST_KEYS, PIPELINE_KEYS, ColumnOption, Model, Pipeline, TargetName, Ttl
+from penstock.project.model import LIST_KEYS, PIPELINE_KEYS, ColumnOption, Input, Model, Pipeline, TargetName, Ttl
 from penstock.project.rules import broken
 from penstock.schema.declared import DeclaredTable
 
@@ -23,7 +23,7 @@ _STAND_INS = {"source": "?", "target": {"connection": "?", "table": "?"}, "mode"
 # Of the options that are tables themselves.
 _INNER_KEYS = {
     key: [info.alias or name for name, info in model.model_fields.items()]
-    for key, model in (("columns", ColumnOption), ("target", TargetName), ("ttl", Ttl))
+    for key, model in (("columns", ColumnOption), ("target", TargetName), ("ttl", Ttl), ("inputs", Input))
 }
 
 
@@ -139,8 +139,13 @@ def _connection_names(
     pipeline: Pipeline, connections: Connections, place: Place, invalid: frozenset[str]
 ) -> list[PenstockError]:
     findings: list[PenstockError] = []
-    for key, name in (("source", pipeline.source), ("target", pipeline.target.connection)):
-        if key in invalid or (key == "target" and pipeline.declared is not None):  # told of the class
+    named: list[tuple[tuple[str, ...], str]] = [
+        (("source",), pipeline.source),
+        (("target",), pipeline.target.connection),
+    ]
+    named += [(("inputs", view), given.source) for view, given in pipeline.inputs.items()]
+    for key, name in named:
+        if key[0] in invalid or (key[0] == "target" and pipeline.declared is not None):  # told of the class
             continue
         try:
             known = name in connections
@@ -152,7 +157,7 @@ def _connection_names(
                 ConfigError(
                     f"pipeline {pipeline.name!r} names a connection that does not exist: {name!r}",
                     remedy=suggestion(name, connections) or how_to_define(name),
-                    place=place((key,)),
+                    place=place(key),
                 )
             )
     return findings

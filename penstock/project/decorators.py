@@ -105,6 +105,8 @@ def pipeline(
                 remedy=f'name the table too: target="{name_of(target)}.schema.table"',
             )
         given = {"source": name_of(source), "target": target, "mode": mode, **options}
+        if isinstance(options.get("inputs"), Mapping):
+            given["inputs"] = {view: _input(one) for view, one in options["inputs"].items()}
         made = PipelineFunction(function, name or function.__name__, given)
         replace_in(registered.pipelines, made)
         return made
@@ -148,6 +150,13 @@ def name_of(source: Any) -> Any:
     if isinstance(source, ConnectionHandle):
         return source.name
     return getattr(source, "__penstock_connection__", source)
+
+
+def _input(given: Any) -> Any:
+    """An input whose connection may be a Python object, as a pipeline's source may."""
+    if isinstance(given, Mapping) and "source" in given:
+        return {**given, "source": name_of(given["source"])}
+    return given
 
 
 def caller(frame: FrameType) -> Origin:

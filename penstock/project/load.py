@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -202,15 +203,16 @@ def _user_file(environment: Mapping[str, str]) -> Path:
 
 def _mentioned(options: Mapping[str, Any]) -> list[str]:
     """The connection names a pipeline speaks of, as far as they can be read already."""
-    target = options.get("target")
+    target, inputs = options.get("target"), options.get("inputs")
     names = [options.get("source"), target.get("connection") if isinstance(target, Mapping) else None]
-    if isinstance(target, str):
-        from penstock.schema.names import split_name
+    given = list(inputs.values()) if isinstance(inputs, Mapping) else []
+    names += [one.get("source") for one in given if isinstance(one, Mapping)]
+    for text in (target, *given):
+        if isinstance(text, str):
+            from penstock.schema.names import split_name
 
-        try:
-            names.append(split_name(target)[0])
-        except ConfigError:  # told when the pipeline is built
-            return [name for name in names if isinstance(name, str)]
+            with suppress(ConfigError):  # told when the pipeline is built
+                names.append(split_name(text)[0])
     return [name for name in names if isinstance(name, str)]
 
 

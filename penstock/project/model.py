@@ -118,6 +118,35 @@ class TargetName(Model):
         return f"{TableName(None, self.connection)}.{self.name}"
 
 
+class Input(Model):
+    """What a transform reads besides its source; `"crm.public.customers"` is short for a table."""
+
+    source: str = Field(min_length=1, description="the connection to read from")
+    table: str | None = Field(None, min_length=1, description="the table to read")
+    query: str | None = Field(None, min_length=1, description="or the query to run there")
+    partition_on: str | None = Field(None, min_length=1, description="a column to split a query by")
+    broadcast: bool | None = Field(None, description="send it whole to every task; by default if it is small")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _short_form(cls, value: Any) -> Any:
+        if not isinstance(value, str):
+            return value
+        try:
+            parts = split_name(value)
+        except ConfigError as error:
+            raise ValueError(f"{error.what}, {error.why}") from error
+        if len(parts) not in (2, 3):
+            raise ValueError("an input is connection.table or connection.schema.table")
+        return {"source": parts[0], "table": str(TableName(parts[1] if len(parts) == 3 else None, parts[-1]))}
+
+    @model_validator(mode="after")
+    def _one_of_two(self) -> Self:
+        if (self.table is None) == (self.query is None):
+            raise ValueError("give one of table and query")
+        return self
+
+
 class Pipeline(Model):
     """A batch job: a table, tables or a query of one connection into a table of another."""
 
@@ -155,6 +184,9 @@ class Pipeline(Model):
     )
     columns: dict[str, ColumnOption] = Field(default_factory=dict, description="per column: type, rename, nan")
     transform: str | None = Field(None, min_length=1, description="Spark SQL over the view `source`")
+    inputs: dict[str, Input] = Field(
+        default_factory=dict, description="more views for the transform: name = connection.schema.table, or a table"
+    )
     transform_function: SkipJsonSchema[Callable[..., Any] | None] = Field(None, repr=False)  # from the decorator only
     declared: SkipJsonSchema[DeclaredTable | None] = Field(None, repr=False)  # the target's class, if it has one
     transforms_pre: tuple[str, ...] = Field((), description="SQL on the target before the load, in its transaction")
@@ -198,6 +230,11 @@ class Pipeline(Model):
     @property
     def target_connection(self) -> str:
         return self.target.connection
+
+    @property
+    def connections(self) -> tuple[str, ...]:
+        """Every connection that the pipeline reads or writes."""
+        return (self.source, self.target.connection, *(given.source for given in self.inputs.values()))
 
     def target_table(self, table_name: str | TableName | None = None) -> TableName:
         """The target of one source table: the placeholders filled in from its name."""

@@ -6,6 +6,8 @@ touch a server: what needs one is checked by the planner.
 
 from __future__ import annotations
 
+import inspect
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -15,6 +17,9 @@ from penstock.project.model import PLACEHOLDER, Pipeline
 from penstock.project.sqlcheck import Unreadable, transaction_control
 from penstock.schema.ddl import PartitionField
 from penstock.schema.names import TableName
+
+VIEW = "source"  # what a transform's SQL calls the pipeline's own rows
+_VIEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 @dataclass(frozen=True, slots=True)
@@ -212,6 +217,46 @@ def _transforms(p: Pipeline) -> Iterator[Finding]:
         )
 
 
+def _inputs(p: Pipeline) -> Iterator[Finding]:
+    if p.inputs and not (p.transform or p.transform_function):
+        yield Finding("inputs", "inputs has no meaning without a transform", why="only a transform reads them")
+    taken = {VIEW: VIEW}
+    for name, given in p.inputs.items():
+        key = f"inputs.{name}"
+        if not _VIEW_NAME.fullmatch(name):
+            yield Finding(key, f"{name!r} is no name for a view", why="it is written in SQL: letters, digits and _")
+        if name.lower() in taken:
+            yield Finding(key, f"the view {name!r} is there already", why=f"{taken[name.lower()]!r} has that name")
+        taken[name.lower()] = name
+        try:
+            TableName.parse(given.table or "query")
+        except ConfigError as error:
+            yield Finding(key, error.what, error.why)
+    if p.transform_function is not None:
+        yield from _parameters(p, p.transform_function)
+
+
+def _parameters(p: Pipeline, function: Callable[..., object]) -> Iterator[Finding]:
+    """A function takes the source first; what else it wants are inputs, by their names."""
+    try:
+        wanted = list(inspect.signature(function).parameters.values())[1:]
+    except (TypeError, ValueError):  # of a callable without one, Python itself tells what is wrong when it is called
+        return
+    missing = [
+        one.name
+        for one in wanted
+        if one.default is one.empty
+        and one.kind in (one.POSITIONAL_OR_KEYWORD, one.KEYWORD_ONLY)
+        and one.name not in p.inputs
+    ]
+    for name in missing:
+        yield Finding(
+            "inputs",
+            f"the transform function wants {name!r}, which is no input",
+            remedy=suggestion(name, p.inputs) or f'inputs={{"{name}": "connection.schema.table"}}',
+        )
+
+
 def _columns(p: Pipeline) -> Iterator[Finding]:
     taken: dict[str, str] = {}
     for name, option in p.columns.items():
@@ -281,6 +326,7 @@ RULES: tuple[tuple[frozenset[str], Rule], ...] = (
     (frozenset({"mode", "ttl"}), _ttl),
     (frozenset({"partition_by"}), _partition_by),
     (frozenset({"path"}), _transforms),
+    (frozenset({"inputs", "transform"}), _inputs),
     (frozenset({"columns"}), _columns),
     (frozenset({"columns", "keys", "track", "ignore", "target"}), _declared),
 )

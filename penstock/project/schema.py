@@ -38,7 +38,7 @@ def json_schema() -> dict[str, Any]:
     # A table, where the dots of a setting's name are not quoted.
     spark["properties"]["conf"]["additionalProperties"] = {"type": ["string", "number", "boolean", "object"]}
     # The short forms that validators accept besides the tables.
-    for name in ("ColumnOption", "TargetName"):
+    for name in ("ColumnOption", "Input", "TargetName"):
         definitions[name] = {"anyOf": [{"type": "string"}, definitions[name]]}
     definitions["Pipeline"] = pipeline
     whole = {

@@ -88,7 +88,7 @@ def validate(project: Project, names: Iterable[str] | None = None) -> list[Findi
         except PenstockError as error:
             findings += _refused(name, error)
     if names is None:
-        used = {name for one in project.pipelines.values() for name in (one.source, one.target_connection)}
+        used = {name for one in project.pipelines.values() for name in one.connections}
         for name in sorted(project.connections.keys() - used):
             findings += [found for error in project.connections.problems(name) for found in _refused("", error)]
     return findings
@@ -295,8 +295,9 @@ class _Attempt:
         try:
             receipts = self._stage(prepared, load) if prepared.path != "native" else []
             failpoint("copy.done")
-            # The source goes first: it may be the very file that the commit opens to write.
-            prepared.source.close()
+            # What was read goes first: it may be the very file that the commit opens to write.
+            for source in prepared.sources:
+                source.close()
             rows, size = sum(r.rows for r in receipts), sum(r.bytes for r in receipts)
             self.figures["bytes"] = size
             self.tell("commit", rows, size)
@@ -316,7 +317,8 @@ class _Attempt:
             self.tell("copy", rows, size)
 
         self.tell("copy")
-        prepared.source.hand_out()
+        for source in prepared.sources:
+            source.hand_out()
         target, transform = prepared.target, prepared.transform
         if isinstance(target, WritesFrames) and transform is not None:
             return transform.write_frame(target, load, prepared.wires(), prepared.run, on_progress)

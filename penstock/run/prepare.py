@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 import os
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -19,6 +20,7 @@ from penstock.backends.base import (
     ReadRequest,
     ReadsFrames,
     RunContext,
+    Sessions,
     Source,
     Split,
     StagedColumn,
@@ -30,13 +32,14 @@ from penstock.backends.registry import backend
 from penstock.errors import ConfigError, PlanRefused, TransformError, Unsupported
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
 from penstock.project.model import Pipeline, Project
+from penstock.run.inputs import OpenInput, moments, open_inputs, rows_of, split_of
 from penstock.run.patterns import match_tables
-from penstock.run.records import ColumnPlan, PipelinePlan, RunOptions
+from penstock.run.records import ColumnPlan, InputPlan, PipelinePlan, RunOptions
 from penstock.schema import Column, Schema, TableName
 from penstock.schema.names import folded
 
 if TYPE_CHECKING:
-    from penstock.engine.transform import Rows, TransformPlan
+    from penstock.engine.transform import TransformPlan
 
 PARTITIONS_PER_CORE = 2  # enough that one slow partition does not leave the other cores idle
 
@@ -66,12 +69,18 @@ class Prepared:
     split: Split
     window: Window | None
     transform: TransformPlan | None
+    inputs: tuple[tuple[OpenInput, InputPlan], ...]
     notes: tuple[str, ...]
     total_rows: int | None  # about so many will be staged, where that is known
     stack: ExitStack
 
     def close(self) -> None:
         self.stack.close()
+
+    @property
+    def sources(self) -> tuple[Source, ...]:
+        """All that is read."""
+        return (self.source, *(one.source for one, _ in self.inputs))
 
     def wires(self) -> list[tuple[str, Column]]:
         """Source name and wire form of every loaded column."""
@@ -96,6 +105,7 @@ class Prepared:
             self.planned.changes,
             self.window.lower if self.window else None,
             self.window.upper if self.window else None,
+            tuple(planned for _, planned in self.inputs),
         )
 
 
@@ -205,24 +215,25 @@ def prepare(
         afresh = options.full_refresh or existing is None
         window = _window(pipeline, source, None if afresh else stored)
         transform = None
-        want, notes = _tasks(project, pipeline, source, target)
+        inputs = open_inputs(project, pipeline, source, run, stack)
+        want, notes = _tasks(project, pipeline, [source, *(one.source for one in inputs)], target)
         split: Split | None = None
         loaded = schema
+        planned_inputs: tuple[InputPlan, ...] = ()
         if path == "spark":
-            read = _read_by(pipeline, schema)
+            read, pruned = _read_by(pipeline, schema, inputs)
             if len(read) < len(schema):
                 notes += (f"{len(read)} of {len(schema)} columns are read: the transform names no other",)
-            split = _split(source, read, want, window)
-            if pipeline.transform_function is not None:
-                source.hand_out()  # a function may look at rows to say what it does
+            notes += moments(project, pipeline, inputs)
+            reading = _Reading(project, pipeline, source, window, inputs, run, want)
             try:
-                transform = _transform(project, pipeline, _rows(source, split), read, run, want)
+                split, transform, planned_inputs = reading.transform(read, pruned)
             except TransformError:
-                if len(read) == len(schema):
+                whole = [one.source.schema() for one in inputs]
+                if len(read) == len(schema) and list(map(len, pruned)) == list(map(len, whole)):
                     raise
                 # Once more with every column: Spark's message suggests names out of those that it knows.
-                split = _split(source, schema, want, window)
-                transform = _transform(project, pipeline, _rows(source, split), schema, run, want)
+                split, transform, planned_inputs = reading.transform(schema, whole)
             loaded = transform.schema
         planned = plan_load(
             LoadRequest(
@@ -264,35 +275,27 @@ def prepare(
             split,
             window,
             transform,
-            (*source.notes(), *notes),
+            tuple(zip(inputs, planned_inputs, strict=True)),
+            (*source.notes(), *(note for one in inputs for note in one.source.notes()), *notes),
             source.rows() if path == "fused" and window is None and options.limit is None else None,
             stack.pop_all(),
         )
 
 
-def _split(source: Source, schema: Schema, want: int, window: Window | None) -> Split:
-    """The partitions of a read through Spark; none where a reader of Spark's makes its own."""
-    if not isinstance(source, ReadsFrames):
-        return source.partitions(list(schema), want, window)
-    if window is not None:
-        raise Unsupported(
-            f"{source.reader} reads no window", kept="nothing was touched", remedy="leave incremental out"
-        )
-    return Split((), f"{source.reader} splits it")
-
-
-def _rows(source: Source, split: Split) -> Rows:
-    return source if isinstance(source, ReadsFrames) else split.partitions
-
-
-def _tasks(project: Project, pipeline: Pipeline, source: Source, target: Target) -> tuple[int, tuple[str, ...]]:
-    """How many tasks are wanted, no more than may have their sessions at both ends at once; with a note of that."""
+def _tasks(
+    project: Project, pipeline: Pipeline, sources: Sequence[Source], target: Target
+) -> tuple[int, tuple[str, ...]]:
+    """How many tasks are wanted, no more than may have their sessions at all ends at once; with a note of that."""
     want = pipeline.parallel or project.spark.parallel or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
-    counted = [sessions for sessions in (source.sessions(), target.sessions()) if sessions is not None]
-    rooms = [end.most - end.driver for end in counted]
-    if len({end.server for end in counted}) < len(counted):
-        # One server at both ends has two sessions of every task.
-        rooms = [(min(end.most for end in counted) - sum(end.driver for end in counted)) // 2]
+    servers: dict[str, list[Sessions]] = {}
+    for sessions in [*(source.sessions() for source in sources), target.sessions()]:
+        if sessions is not None:
+            servers.setdefault(sessions.server, []).append(sessions)
+    # A server at several ends has that many sessions of every task, or of tasks that run beside it.
+    rooms = [
+        (min(end.most for end in counted) - sum(end.driver for end in counted)) // len(counted)
+        for counted in servers.values()
+    ]
     most = max(1, min(rooms, default=want))
     return min(want, most), (f"{most} tasks at most: max_connections",) if most < want else ()
 
@@ -375,24 +378,55 @@ def _native(found: Ends, options: RunOptions) -> tuple[bool, str]:
     return (True, "both ends are the same database") if same else (False, why)
 
 
-def _read_by(pipeline: Pipeline, schema: Schema) -> Schema:
-    """What must be read for the transform. Of a function nobody can tell before it runs: all."""
+def _read_by(pipeline: Pipeline, schema: Schema, inputs: Sequence[OpenInput]) -> tuple[Schema, list[Schema]]:
+    """What must be read for the transform, of the source and of each input. Of a function nobody can tell: all."""
     from penstock.engine.prune import columns_read
+    from penstock.engine.transform import VIEW
 
-    if pipeline.transform_function is not None or pipeline.transform is None:
-        return schema
-    return columns_read(pipeline.transform, schema)
+    whole = [one.source.schema() for one in inputs]
+    sql = pipeline.transform
+    if pipeline.transform_function is not None or sql is None:
+        return schema, whole
+    views = [VIEW, *(one.name for one in inputs)]
+    return columns_read(sql, schema, VIEW, views), [
+        columns_read(sql, found, one.name, views) for one, found in zip(inputs, whole, strict=True)
+    ]
 
 
-def _transform(
-    project: Project, pipeline: Pipeline, rows: Rows, schema: Schema, run: RunContext, tasks: int
-) -> TransformPlan:
-    from penstock.engine import session
-    from penstock.engine.transform import transform
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """All that a transform reads, open; planned once or twice with more or fewer columns."""
 
-    spark = session.spark(project.spark, project.root)
-    what = pipeline.transform_function or pipeline.transform or "select * from source"
-    return transform(spark, rows, schema, what, run, tasks)
+    project: Project
+    pipeline: Pipeline
+    source: Source
+    window: Window | None
+    inputs: Sequence[OpenInput]
+    run: RunContext
+    want: int
+
+    def transform(self, read: Schema, pruned: Sequence[Schema]) -> tuple[Split, TransformPlan, tuple[InputPlan, ...]]:
+        from penstock.engine import session
+        from penstock.engine.transform import transform
+
+        split = split_of(self.source, read, self.want, self.window)
+        splits = [one.split(schema, self.want) for one, schema in zip(self.inputs, pruned, strict=True)]
+        views = list(zip(self.inputs, pruned, splits, strict=True))
+        if self.pipeline.transform_function is not None:
+            for read_from in (self.source, *(one.source for one in self.inputs)):
+                read_from.hand_out()  # a function may look at rows to say what it does
+        spark = session.spark(self.project.spark, self.project.root)
+        what = self.pipeline.transform_function or self.pipeline.transform or "select * from source"
+        made = transform(
+            spark,
+            rows_of(self.source, split),
+            read,
+            what,
+            self.run,
+            self.want,
+            [one.view(schema, cut) for one, schema, cut in views],
+        )
+        return split, made, tuple(one.plan(schema, cut) for one, schema, cut in views)
 
 
 # ---------------------------------------------------------------- incremental

@@ -28,6 +28,20 @@ class ColumnPlan:
 
 
 @dataclass(frozen=True, slots=True)
+class InputPlan:
+    """What a transform reads besides its source."""
+
+    name: str  # of the view
+    connection: str
+    table: str  # or "query"
+    partitions: int
+    partition_reason: str
+    columns: int  # that are read
+    broadcast: bool  # sent whole to every task that joins it
+    broadcast_reason: str
+
+
+@dataclass(frozen=True, slots=True)
 class PipelinePlan:
     """All that is known before a row moves."""
 
@@ -47,6 +61,7 @@ class PipelinePlan:
     changes: bool  # DDL or types would change
     watermark_from: str | None = None
     watermark_to: str | None = None
+    inputs: tuple[InputPlan, ...] = ()
 
     def to_record(self) -> dict[str, Any]:
         return asdict(self)

@@ -75,3 +75,31 @@ def test_names_that_can_be_written_in_several_ways_are_always_read() -> None:
         "a",
         "A",
     )
+
+
+JOIN = "select {} from source o join customers c on o.customer = c.id"
+
+
+@pytest.mark.parametrize(
+    ("columns", "source", "customers"),
+    [
+        ("o.total, c.name", ("total", "customer"), ("id", "name")),
+        ("o.*, c.name", ("total", "customer", "note"), ("id", "name")),
+        ("o.total, C.*", ("total", "customer"), ("id", "name", "secret")),
+        ("*", ("total", "customer", "note"), ("id", "name", "secret")),
+        ("count(*) as n", ("customer",), ("id",)),
+        # `c` is one thing here and another there: who can tell which columns a star means.
+        ("c.*, (select max(c.total) from source c) as most", ("total", "customer", "note"), ("id", "name", "secret")),
+    ],
+)
+def test_each_view_is_read_for_itself(columns: str, source: tuple[str, ...], customers: tuple[str, ...]) -> None:
+    """A star of one view means no column of the other."""
+    views = {"source": ("total", "customer", "note"), "customers": ("id", "name", "secret")}
+    found = {
+        view: columns_read(
+            JOIN.format(columns), Schema.of([Column(name, pa.int32()) for name in names]), view, list(views)
+        ).names
+        for view, names in views.items()
+    }
+    assert found["source"] == source
+    assert found["customers"] == customers

@@ -233,3 +233,35 @@ def test_decorator_in_the_wrong_place_says_what_belongs_there(
     assert what in found.what
     assert remedy in found.remedy
     assert found.place == "pipelines.py:3"
+
+
+JOINED = """
+import penstock as ps
+
+shop = ps.connect("shop", type="duckdb", path="shop.duckdb")
+
+@ps.pipeline(
+    source=shop, target="shop.main.joined", mode="append",
+    inputs={"customers": "shop.main.customers", "regions": {"source": shop, "query": "select 1 as id"}},
+)
+def joined():
+    return "select 1 as id"
+
+@joined.transform
+def join(df, custmers, *, regions=None, **more):
+    return df
+"""
+
+
+def test_the_inputs_of_a_function_are_its_parameters(write: Write) -> None:
+    root = write(JOINED)
+    with pytest.raises(ConfigError, match="the transform function wants 'custmers', which is no input") as caught:
+        load(root)
+    assert caught.value.remedy == "did you mean 'customers'?"
+    assert "pipelines.py" in caught.value.place
+
+
+def test_inputs_name_connections_as_sources_do(write: Write) -> None:
+    pipeline = load(write(JOINED.replace("custmers", "customers"))).pipeline("joined")
+    assert pipeline.connections == ("shop", "shop", "shop", "shop")
+    assert pipeline.inputs["customers"].table == "main.customers"

@@ -29,6 +29,7 @@ table = "public.customers"
 target = "warehouse.main.customers"
 mode = "append"
 """
+JOIN = 'transform = "select 1 as one"\n'
 Write = Callable[[str], Path]
 
 
@@ -200,6 +201,14 @@ def test_text_in_the_place_of_a_list(write: Write, key: str) -> None:
         ('partition_by = ["day()"]', "partition_by is wrong", "partition_by ="),
         ('partition_by = [""]', "partition_by is wrong", "partition_by ="),
         ('partition_by = ["day(at)", "at"]', "partition_by names 'at' twice", "partition_by ="),
+        ('inputs.c = "shop.public.c"', "inputs has no meaning without a transform", "inputs.c"),
+        (JOIN + 'inputs.c = "shpo.public.c"', "names a connection that does not exist: 'shpo'", "inputs.c"),
+        (JOIN + 'inputs.c = "shop"', "inputs.c is wrong", "inputs.c"),
+        (JOIN + 'inputs.c = { source = "shop" }', "inputs.c is wrong", "inputs.c"),
+        (JOIN + 'inputs.c = { source = "shop", table = "a.b.c" }', "'a.b.c' is not a table name", "inputs.c"),
+        (JOIN + 'inputs.c = { source = "shop", tabel = "c" }', "unknown key 'tabel' in inputs.c", "inputs.c"),
+        (JOIN + 'inputs.SOURCE = "shop.public.c"', "the view 'SOURCE' is there already", "inputs.SOURCE"),
+        (JOIN + 'inputs."a-b" = "shop.public.c"', "'a-b' is no name for a view", 'inputs."a-b"'),
         ("max_delete_ratio = 1.5", "max_delete_ratio is wrong", "max_delete_ratio ="),
         ("parallel = 0", "parallel is wrong", "parallel ="),
         ('source = "shpo"', "names a connection that does not exist: 'shpo'", "source ="),

@@ -20,6 +20,7 @@ CAPABILITIES = Capabilities(
     max_identifier_bytes=None,
     case_insensitive=True,
     same_database_sql=True,
+    shared_moment=True,  # every source holds the file against writers
     tested=("2.0",),
     types=(
         "bool",

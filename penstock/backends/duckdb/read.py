@@ -32,6 +32,9 @@ from penstock.schema.names import folded
 
 # Below this, starting a task costs more than it saves.
 MIN_ROWS = 100_000
+# A table of more rows is not looked through to know its size, but guessed at so many bytes for each value.
+MEASURED_ROWS = 1_000_000
+VALUE_BYTES = 16
 # DuckDB's own vector, the least it gives. Pieces are joined, or cut where rows are wide, to `batch_bytes`.
 PIECE_ROWS = 2_048
 # Bounds of `partition_on` are quantiles of a sample of this size: even enough, and bounded.
@@ -256,6 +259,13 @@ class DuckDBSource(Source):
             self._table.parts,
         )
         return int(found[0][0])
+
+    def size(self) -> int | None:
+        rows = self.rows()
+        if rows is None or rows > MEASURED_ROWS:
+            return None if rows is None else rows * len(self._types) * VALUE_BYTES
+        texts = [f"coalesce(sum(strlen(cast({types.quote(name)} as varchar))), 0)" for name in self._types]
+        return int(self._session.query(f"select {' + '.join(texts)} from {self._relation} as source")[0][0])
 
     def upper(self, cursor: Cursor) -> str:
         return upper_bound(self._session, self._relation, cursor, self._spelling(cursor.column), self._now)

@@ -108,6 +108,9 @@ class MemorySource(Source):
             keys=tuple(key_text(shown, keys, row) for row in range(shown.num_rows)) if shown is not None else (),
         )
 
+    def size(self) -> int:
+        return int(self._table.data.nbytes)
+
     def notes(self) -> tuple[str, ...]:
         return self._without_cursor
 

@@ -52,6 +52,11 @@ class PostgresBackend(Backend):
     def source(self, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
         return PostgresSource(_mine(config), request, run)
 
+    def beside(self, opened: Source, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
+        if not isinstance(opened, PostgresSource):
+            raise ConfigError(f"connection {config.name!r} is not the one that is open")
+        return PostgresSource(_mine(config), request, run, opened.holder)
+
     def target(self, config: ConnectionConfig, run: RunContext) -> Target:
         return PostgresTarget(_mine(config), run)
 

@@ -20,6 +20,7 @@ CAPABILITIES = Capabilities(
     max_identifier_bytes=63,
     case_insensitive=False,
     same_database_sql=True,
+    shared_moment=True,
     tested=("14", "15", "16", "17", "18"),
     types=(
         "bool",

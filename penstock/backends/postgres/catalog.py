@@ -157,6 +157,19 @@ def primary_key(query: Query, oid: int) -> tuple[str, ...]:
     return tuple(name for (name,) in rows)
 
 
+def stored_bytes(query: Query, oid: int) -> int | None:
+    """What a table and all that inherit from it take on the server's disk now; None of what is elsewhere."""
+    rows = query(
+        "with recursive family as (select %s::oid as oid union"
+        " select i.inhrelid from pg_inherits i join family f on i.inhparent = f.oid)"
+        " select case when bool_and(c.relkind in ('r', 'm', 'p')) then sum(pg_table_size(c.oid))::int8 end"
+        " from pg_class c join family f on f.oid = c.oid",
+        (oid,),
+    )
+    size: int | None = rows[0][0]
+    return size
+
+
 def estimated_rows(query: Query, oid: int) -> int | None:
     """What the last ANALYZE or VACUUM counted in a table and all that inherit from it, if it was each of them."""
     rows = query(

@@ -31,9 +31,11 @@ READABLE = {"r": "table", "p": "partitioned table", "v": "view", "m": "materiali
 
 
 class PostgresSource(Source):
-    """Holds the run's snapshot on the driver."""
+    """Holds the run's snapshot on the driver: its own, or that of another source of the run."""
 
-    def __init__(self, config: PostgresConfig, request: ReadRequest, run: RunContext) -> None:
+    def __init__(
+        self, config: PostgresConfig, request: ReadRequest, run: RunContext, holder: Holder | None = None
+    ) -> None:
         if (request.table is None) == (request.query is None):
             raise PlanRefused("a source is a table or a query", why="both or neither are given")
         self._request = request
@@ -43,7 +45,8 @@ class PostgresSource(Source):
         self._bounded = False  # a window's end was asked for
         self._without_cursor: tuple[str, ...] = ()
         self._query = trimmed(request.query) if request.query is not None else None
-        self._holder = Holder(self._conninfo, f"{run.application_name}{READ_SUFFIX}")
+        self._shares = holder is not None
+        self._holder = holder or Holder(self._conninfo, f"{run.application_name}{READ_SUFFIX}")
         try:
             self._relation = self._find(request.table) if request.table is not None else None
             self._described = self._describe()
@@ -57,6 +60,11 @@ class PostgresSource(Source):
         except PenstockError:
             self.close()
             raise
+
+    @property
+    def holder(self) -> Holder:
+        """The moment, for another source of the run."""
+        return self._holder
 
     # ------------------------------------------------------------ what is there
 
@@ -78,6 +86,9 @@ class PostgresSource(Source):
     def rows(self) -> int | None:
         return None if self._relation is None else catalog.estimated_rows(self._holder.catalog, self._relation.oid)
 
+    def size(self) -> int | None:
+        return None if self._relation is None else catalog.stored_bytes(self._holder.catalog, self._relation.oid)
+
     @cached_property
     def _keys(self) -> tuple[str, ...]:
         """What errors name a row by."""
@@ -92,7 +103,7 @@ class PostgresSource(Source):
         return (*notes, *self._without_cursor)
 
     def sessions(self) -> Sessions:
-        return Sessions(self._holder.moment.identity.started, self._max_connections, driver=1)
+        return Sessions(self._holder.moment.identity.started, self._max_connections, driver=0 if self._shares else 1)
 
     def close(self) -> None:
         self._holder.close()
