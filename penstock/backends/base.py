@@ -320,6 +320,10 @@ class Dialect(ABC):
     def now(self) -> str:
         """The target's clock in UTC, one reading per statement, as a timestamp with time zone."""
 
+    def cast(self, value: str, type_sql: str) -> str:
+        """From what the database itself has to a column's type, where both ends are the same database."""
+        return f"cast({value} as {type_sql})"
+
     def overriding(self) -> str:
         """What an INSERT needs after its column list to set identity columns."""
         return ""

@@ -10,7 +10,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.schema import Column, Ddl, PartitionField, TableName
+from penstock.schema import Column, ColumnDef, Ddl, PartitionField, TableName
 
 
 class Verdict(StrEnum):
@@ -44,6 +44,7 @@ class Native:
     widen_to: str = ""  # of a refusal: the type to which the existing column could be altered without loss
     collation: str = ""  # of the existing column: see TargetColumn
     nan_null: bool = False  # NaN becomes NULL: `decode` does it in SQL, a target without SQL in its sink
+    in_sink: bool = False  # the sink makes and checks the cast: a statement inside the database cannot
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +160,7 @@ class TableLoad:
     replaces: bool = False  # the rows that are there go
     guard: Guard | None = None  # of a load that replaces rows, where there are no steps
     partition_by: tuple[PartitionField, ...] = ()  # of the table that is made, or as the one that is there has it
+    metadata: tuple[ColumnDef, ...] = ()  # columns that the mode itself keeps
 
 
 @dataclass(frozen=True, slots=True)

@@ -231,7 +231,7 @@ def _own_cast(wire: Column, native: Native, target: Target) -> str:
     if dialect is not None and wire.logical is not None and wire.logical.kind == ENUM and wire.describe() != plain:
         # There is no cast from one enum to another.
         return f"cast(cast({{}} as {dialect.text_type}) as {plain})"
-    return f"cast({{}} as {plain})"
+    return dialect.cast("{}", plain) if dialect is not None else f"cast({{}} as {plain})"
 
 
 def _with_nan(native: Native, option: ColumnOption, wire: Column) -> Native:

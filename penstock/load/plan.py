@@ -165,6 +165,7 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         lock=existing is not None and (pipeline.mode != "append" or request.full_refresh),
         creates=existing is None,
         partition_by=partition_by,
+        metadata=tuple(metadata),
     )
     plan = LoadPlan(
         request.run,
