@@ -74,6 +74,8 @@ if TYPE_CHECKING:
 
     class Postgres(ConnectionClass): ...
 
+    class SQLite(ConnectionClass): ...
+
 
 __version__: str
 
@@ -173,6 +175,7 @@ __all__ = [
     "PlanRefused",
     "Postgres",
     "Project",
+    "SQLite",
     "SmallInt",
     "SourceError",
     "SparkError",

@@ -212,6 +212,8 @@ def _of_text(array: pa.Array, there: pa.DataType) -> tuple[pa.Array, pa.Array]:
     if pa.types.is_temporal(there):
         made = _moments(array, there)
         return made, pc.equal(as_text(made), array)
+    if pa.types.is_integer(there):
+        array = pc.replace_substring_regex(array, r"^(-?\d+)\.0+$", r"\1")  # 1.0 is one too
     made = array.cast(there)
     if pa.types.is_floating(there):
         return made, pc.equal(plain_number(as_text(made)), plain_number(array))

@@ -293,6 +293,7 @@ class Dialect(ABC):
     sqlglot: ClassVar[str]  # sqlglot's name of it
     update_form: ClassVar[Literal["update_from", "delete_insert"]]
     savepoints: ClassVar[bool]  # a failed statement can be looked into before the transaction ends
+    hashes: ClassVar[bool] = True  # has MD5, for `row_hash`
 
     @abstractmethod
     def quote(self, name: str) -> str: ...

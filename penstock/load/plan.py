@@ -8,6 +8,7 @@ from dataclasses import dataclass, replace
 from penstock.backends.base import (
     Capabilities,
     Check,
+    Dialect,
     Execute,
     Guard,
     LoadPlan,
@@ -24,6 +25,7 @@ from penstock.errors import PlanRefused, Unsupported
 from penstock.load.columns import ColumnsPlan, check_names, plan_columns
 from penstock.load.modes import (
     MODES,
+    ROW_HASH,
     VALID_FROM,
     Statement,
     cast_check,
@@ -183,10 +185,16 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         tuple(refusals),
         tuple(rendered),
         tuple(step.sql for step in steps if not (isinstance(step, Execute) and step.sql in rendered)),
-        (*(existing.notes if existing else ()), *columns.notes),
+        (*(existing.notes if existing else ()), *columns.notes, *_hash_notes(pipeline, dialect, capabilities)),
         columns.changes,
         existing is None,
     )
+
+
+def _hash_notes(pipeline: Pipeline, dialect: Dialect, capabilities: Capabilities) -> tuple[str, ...]:
+    if pipeline.mode != "scd2" or dialect.hashes:
+        return ()
+    return (f"{ROW_HASH} stays NULL, {capabilities.title} has no MD5; it is information only",)
 
 
 def _without_sql(

@@ -235,24 +235,24 @@ def prepare(
                 # Once more with every column: Spark's message suggests names out of those that it knows.
                 split, transform, planned_inputs = reading.transform(schema, whole)
             loaded = transform.schema
-        planned = plan_load(
-            LoadRequest(
-                pipeline,
-                loaded,
-                keys,
-                target_table,
-                existing,
-                run,
-                _watermark(window),
-                stored,
-                as_text,
-                options.full_refresh,
-                native=path == "native",
-                by_attempt=path == "spark",
-            ),
-            target,
-            found.target_backend.capabilities,
+        wanted = LoadRequest(
+            pipeline,
+            loaded,
+            keys,
+            target_table,
+            existing,
+            run,
+            _watermark(window),
+            stored,
+            as_text,
+            options.full_refresh,
+            native=path == "native",
+            by_attempt=path == "spark",
         )
+        planned = plan_load(wanted, target, found.target_backend.capabilities)
+        if path == "native" and (casts := [staged.source for staged in planned.columns if staged.native.in_sink]):
+            path, reason = _around(pipeline, casts)
+            planned = plan_load(replace(wanted, native=False), target, found.target_backend.capabilities)
         if transform is not None:
             wires = [(staged.source, staged.column) for staged in planned.columns]
             planned = replace(planned, refusals=(*planned.refusals, *transform.refusals(wires)))
@@ -364,6 +364,14 @@ def _through_frames(pipeline: Pipeline, source: Source, target: Target) -> tuple
     if pipeline.transform is not None or pipeline.transform_function is not None:
         reason = f"a transform runs in Spark; {reason}"
     return "spark", reason
+
+
+def _around(pipeline: Pipeline, casts: list[str]) -> tuple[str, str]:
+    """The path of a load inside one database whose casts only a sink can make and check."""
+    reason = f"the cast of {', '.join(casts)} is checked on its way, which no statement of the target can"
+    if pipeline.path == "native":
+        raise PlanRefused('path = "native" is refused', why=reason, remedy="leave `path` out", place=pipeline.place)
+    return "fused", reason
 
 
 def _native(found: Ends, options: RunOptions) -> tuple[bool, str]:

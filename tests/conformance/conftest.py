@@ -11,13 +11,18 @@ import pytest
 from penstock.run.pipeline import stage_with_spark
 from penstock.testing.postgres import EmbeddedPostgres
 from tests.conformance.duckdb_bench import files
-from tests.conformance.harness import DuckDBHarness, Flow, Harness, MemoryHarness, PostgresHarness
+from tests.conformance.harness import DuckDBHarness, Flow, Harness, MemoryHarness, PostgresHarness, SQLiteHarness
 from tests.conformance.postgres_bench import bench, database, db, opened, typed
 
 __all__ = ["bench", "database", "db", "files", "flow", "harness", "opened", "pair", "spark_pair", "typed"]
 
-BACKENDS = ("postgres", "duckdb")
-PAIRS = [(source, target) for source in BACKENDS for target in BACKENDS]
+BACKENDS = ("postgres", "duckdb", "sqlite")
+# Sources and targets meet only in Arrow: two kinds of servers with each other, every other backend as a
+# target of one of them. What each reads has tests of its own, and values go through every pair of
+# backends in test_exactness.py.
+FIRST = ("postgres", "duckdb")
+PAIRS = [(source, target) for source in FIRST for target in FIRST]
+PAIRS += [(FIRST[0], other) for other in BACKENDS if other not in FIRST]
 
 
 @pytest.fixture
@@ -30,6 +35,8 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable
             return MemoryHarness(f"m{uuid.uuid4().hex[:12]}", tmp_path)
         if backend == "duckdb":
             return DuckDBHarness(tmp_path / f"t{uuid.uuid4().hex[:12]}.duckdb")
+        if backend == "sqlite":
+            return SQLiteHarness(tmp_path / f"t{uuid.uuid4().hex[:12]}.sqlite")
         server: EmbeddedPostgres = request.getfixturevalue("postgres_server")
         taken.append(request.getfixturevalue("databases").take())
         return PostgresHarness(server.dsn_of(taken[-1]))

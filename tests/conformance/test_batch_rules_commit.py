@@ -292,6 +292,10 @@ def test_4_unchanged_means_the_same_representation(quick: Flow, case: str, mode:
     version = 1 if mode == "scd2" else 0
     assert run(before) == (1, 0)
     assert run(before) == (0, 0)
+    if case.startswith("float") and not quick.target.negative_zero:
+        with pytest.raises(DataError, match="negative zero"):
+            run(after)
+        return
     assert run(after) == (version, 1)
     assert run(after) == (0, 0)
 
@@ -370,18 +374,22 @@ def test_4_keys_duplicates_are_found_under_the_targets_collation(
 ) -> None:
     here = harness(backend)
     flow = Flow(here, here, tmp_path)
-    type_sql, cast = "varchar collate nocase.noaccent", "varchar"
+    type_sql, cast = {"sqlite": "text collate nocase"}.get(backend, "varchar collate nocase.noaccent"), "varchar"
     if backend == "postgres":  # the suite's server has no ICU, hence no collation of that kind
         here.execute("create extension citext")
         type_sql = cast = "citext"
     more = ", valid_from timestamptz, valid_to timestamptz, is_current boolean, row_hash varchar"
     here.execute(f"create table items (id {type_sql}, name varchar{more if mode == 'scd2' else ''})")
     options: dict[str, Any] = {"mode": mode, "keys": ["id"], "path": path}
+
+    def row(key: str) -> str:
+        return f"select cast('{key}' as {cast}) as id, cast('x' as varchar) as name"
+
     with pytest.raises(DataError, match="duplicate keys"):
-        flow.run(query=f"select * from (values ('A'::{cast}, 'x'), ('a', 'y')) as v(id, name)", **options)
+        flow.run(query=f"{row('A')} union all {row('a')}", **options)
     assert here.query("select count(*) from items") == [(0,)]
-    flow.run(query=f"select 'A'::{cast} as id, 'x'::varchar as name", **options)
-    flow.run(query=f"select 'a'::{cast} as id, 'x'::varchar as name", **options)
+    flow.run(query=row("A"), **options)
+    flow.run(query=row("a"), **options)
     assert here.query("select count(*) from items") == [(1,)]
 
 

@@ -18,11 +18,7 @@ def drifted(flow: Flow) -> Flow:
 
 
 def columns(flow: Flow) -> list[str]:
-    rows = flow.target.query(
-        "select column_name from information_schema.columns"
-        f" where table_schema = '{flow.target.schema}' and table_name = 'items' order by ordinal_position"
-    )
-    return [row[0] for row in rows]
+    return flow.target.columns("items")
 
 
 def test_new_column_error(drifted: Flow) -> None:
@@ -64,7 +60,7 @@ def test_column_gone_error_and_ignore(drifted: Flow) -> None:
 
 
 def test_target_only_column_is_kept(drifted: Flow) -> None:
-    drifted.target.execute(f"alter table {drifted.target.schema}.items add column note varchar")
+    drifted.target.execute(f"alter table {drifted.target.schema}.items add column note text")
     drifted.target.execute(f"update {drifted.target.schema}.items set note = 'mine'")
     drifted.source.execute("update items set name = 'b'")
     drifted.run(mode="merge")
@@ -75,7 +71,7 @@ def test_wider_source_type(drifted: Flow) -> None:
     drifted.source.execute(
         "alter table items alter column id type bigint", "insert into items values (5000000000, 'big')"
     )
-    with pytest.raises(PlanRefused, match=r"(?i)column id: bigint does not go into integer") as caught:
+    with pytest.raises(PlanRefused, match=r"(?i)column id: bigint does not go into int(eger)?") as caught:
         drifted.run(mode="merge")
     assert 'on_drift = "evolve" would widen it to bigint' in caught.value.remedy.lower()
     drifted.run(mode="merge", on_drift="evolve")

@@ -14,7 +14,7 @@ from tests.conformance.harness import Flow, Harness
 
 pytestmark = pytest.mark.postgres
 
-TEXTS = {"postgres": "text", "duckdb": "VARCHAR"}
+TEXTS = {"postgres": "text", "duckdb": "VARCHAR", "sqlite": "text"}
 
 
 @pytest.fixture(params=BACKENDS)

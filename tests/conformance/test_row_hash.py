@@ -36,4 +36,7 @@ def test_row_hash_is_the_same_in_every_target(harness: Callable[[str], Harness],
         flow.source.execute(f"insert into items values ({id_}, {cells})")
     flow.run(mode="scd2")
     found = flow.target.query("select id, row_hash from items order by id")
-    assert found == [(id_, defined(texts)) for id_, texts in ROWS.items()]
+    hashes = flow.target.hashes
+    assert found == [(id_, defined(texts) if hashes else None) for id_, texts in ROWS.items()]
+    notes = [note for note in flow.plan(mode="scd2").notes if "row_hash stays NULL" in note]
+    assert bool(notes) is not hashes  # what is missing is said

@@ -42,6 +42,7 @@ SURFACE = [
     "PlanRefused",
     "Postgres",
     "Project",
+    "SQLite",
     "SmallInt",
     "SourceError",
     "SparkError",

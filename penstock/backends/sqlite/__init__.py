@@ -1,0 +1,73 @@
+"""SQLite files as sources and targets."""
+
+from __future__ import annotations
+
+from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
+from penstock.backends.sqlite.capabilities import CAPABILITIES
+from penstock.backends.sqlite.config import SQLiteConfig
+from penstock.backends.sqlite.connect import PREFIX, Session, open_source, refuse_memory
+from penstock.backends.sqlite.read import SQLiteSource
+from penstock.backends.sqlite.types import quote
+from penstock.backends.sqlite.write import SQLiteTarget
+from penstock.errors import ConfigError
+from penstock.schema import TableName
+
+TABLES = """
+    select name, type
+    from pragma_table_list
+    where schema = 'main' and type <> 'shadow'
+    order by 1
+"""
+
+
+class SQLiteBackend(Backend):
+    capabilities = CAPABILITIES
+    config = SQLiteConfig
+
+    def source(self, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
+        return SQLiteSource(_own(config), request, run)
+
+    def target(self, config: ConnectionConfig, run: RunContext) -> Target:
+        return SQLiteTarget(_own(config), run)
+
+    def test(self, config: ConnectionConfig) -> str:
+        refuse_memory(_own(config))
+        if not _own(config).file.exists():
+            return "SQLite, no file yet: the first load makes it"
+        with open_source(_own(config)) as session:
+            return f"SQLite {session.query('select sqlite_version()')[0][0]}"
+
+    def tables(self, config: ConnectionConfig) -> list[TableInfo]:
+        with open_source(_own(config)) as session:
+            return [
+                TableInfo(TableName("main", name), kind, _rows(session, name, kind), None, _key(session, name))
+                for name, kind in session.query(TABLES)
+                if not name.startswith((PREFIX, "sqlite_"))
+            ]
+
+    def same_database(self, a: ConnectionConfig, b: ConnectionConfig) -> tuple[bool, str]:
+        ours, theirs = _own(a).file, _own(b).file
+        if ours != theirs:
+            return False, f"{ours} and {theirs} are two files"
+        return True, "both are the same file"
+
+
+def _rows(session: Session, name: str, kind: str) -> int | None:
+    """SQLite keeps no estimate: the rows are counted, along an index where there is one."""
+    if kind != "table":
+        return None
+    return int(session.query(f"select count(*) from main.{quote(name)}")[0][0])
+
+
+def _key(session: Session, name: str) -> tuple[str, ...]:
+    rows = session.query("select name from pragma_table_xinfo(?, 'main') where pk > 0 order by pk", (name,))
+    return tuple(key for (key,) in rows)
+
+
+def _own(config: ConnectionConfig) -> SQLiteConfig:
+    if not isinstance(config, SQLiteConfig):
+        raise ConfigError(f"connection {config.name!r} is not a sqlite connection")
+    return config
+
+
+__all__ = ["SQLiteBackend", "SQLiteConfig"]

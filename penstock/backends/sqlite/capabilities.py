@@ -1,0 +1,33 @@
+"""What SQLite can do."""
+
+from __future__ import annotations
+
+from penstock.backends.base import Capabilities
+
+CAPABILITIES = Capabilities(
+    name="sqlite",
+    title="SQLite",
+    extra="sqlite",
+    reads=True,
+    writes=True,
+    modes=frozenset({"append", "truncate", "merge", "scd2"}),
+    deletes=frozenset({"hard", "soft", "close"}),
+    transactional=True,
+    atomic_across_tables=True,
+    many_writers=False,
+    user_sql=True,
+    incremental=True,
+    max_identifier_bytes=None,
+    case_insensitive=True,
+    same_database_sql=True,
+    tested=("3.53",),
+    types=("int64", "double", "string", "binary"),
+    notes=(
+        "A file has one writer: tasks stage Parquet files, the driver loads them in one transaction.",
+        "The file is locked by a lock file on the local file system; network file systems are not served.",
+        "Tables are STRICT, of INTEGER, REAL, TEXT and BLOB; every other type is kept as canonical text (booleans and"
+        " integers as INTEGER), remembered in `_penstock_columns`, and reads back as the type.",
+        "NaN and -0.0 are not kept by SQLite: a data error with the key, unless the column is text.",
+        "`row_hash` is NULL: SQLite has no MD5.",
+    ),
+)

@@ -1,0 +1,102 @@
+"""SQLite's wording of what SQL targets word differently. Types are words of `schema.words`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from penstock.backends.base import Dialect
+from penstock.backends.sqlite.types import NUMERIC, declared_class, held_class, literal, quote
+from penstock.schema import AddColumn, AddKey, ColumnDef, CreateEnum, CreateSchema, CreateTable, Ddl, WidenColumn
+from penstock.schema.words import parse
+
+MAIN = "main"
+
+
+class SQLiteDialect(Dialect):
+    sqlglot = "sqlite"
+    update_form = "update_from"
+    savepoints = True
+    timestamp_type = "timestamptz"
+    text_type = "text"
+    bool_type = "bool"
+    hashes = False
+
+    def quote(self, name: str) -> str:
+        return quote(name)
+
+    def cast(self, value: str, type_sql: str) -> str:  # noqa: ARG002  every type is its class
+        """A cell of the file itself is of its class already; a cast to anything else is made by the sink."""
+        return value
+
+    def differs(self, columns: Sequence[tuple[str, str]], left: str, right: str) -> str:
+        tests = [_differs(f"{left}.{quote(name)}", f"{right}.{quote(name)}", type_sql) for name, type_sql in columns]
+        return "(" + " or ".join(tests) + ")" if tests else "false"
+
+    def key_text(self, columns: Sequence[str]) -> str:
+        return " || ', ' || ".join(_key_part(name) for name in columns)
+
+    def row_hash(self, columns: Sequence[str], alias: str) -> str:  # noqa: ARG002  nothing to hash them with
+        """SQLite has no MD5; the hash is information only."""
+        return "cast(null as text)"
+
+    def now(self) -> str:
+        return "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '+00:00')"
+
+
+def _differs(left: str, right: str, type_sql: str) -> str:
+    # A collation may call 'a' and 'A' equal; a loose column may hold 1 and 1.0.
+    if type_sql == NUMERIC or held_class(type_sql) == "REAL":
+        return f"({left} is not {right} or typeof({left}) is not typeof({right}))"
+    return f"({left} collate binary) is not {right}"
+
+
+def _key_part(name: str) -> str:
+    column = quote(name)
+    shown = (
+        f"case typeof({column}) when 'text' then '''' || {column} || '''' when 'blob' then 'x''' || hex({column}) ||"
+        f" '''' when 'null' then 'null' else cast({column} as text) end"
+    )
+    return f"{literal(f'{name}=')} || {shown}"
+
+
+# ---------------------------------------------------------------- DDL
+
+
+def render(ddl: Ddl) -> list[str]:
+    if isinstance(ddl, CreateTable):
+        lines = [_column(column) for column in ddl.columns]
+        if ddl.primary_key:
+            lines.append(f"primary key ({', '.join(quote(name) for name in ddl.primary_key)})")
+        body = ",\n  ".join(lines)
+        return [f"create table {_relation(ddl.table.parts)} (\n  {body}\n) strict"]
+    if isinstance(ddl, AddColumn):
+        return [f"alter table {_relation(ddl.table.parts)} add column {_column(ddl.column)}"]
+    if isinstance(ddl, WidenColumn):
+        return _widened(ddl)
+    if isinstance(ddl, AddKey | CreateEnum | CreateSchema):
+        return []  # a key is declared with its table; there are neither enums nor schemas
+    raise TypeError(ddl)
+
+
+def _column(column: ColumnDef) -> str:
+    default = f" default {column.default_sql}" if column.default_sql else ""
+    required = "" if column.nullable else " not null"
+    return f"{quote(column.name)} {declared_class(column.type_sql)}{default}{required}"
+
+
+def _widened(ddl: WidenColumn) -> list[str]:
+    """The class stays; a decimal's text gets the digits of its new scale, so that it is no change later."""
+    word = parse(ddl.type_sql).type
+    scale = getattr(word, "scale", 0)
+    if not scale:
+        return []
+    column = quote(ddl.column)
+    digits = f"iif(instr({column}, '.'), length({column}) - instr({column}, '.'), 0)"
+    return [
+        f"update {_relation(ddl.table.parts)} set {column} = {column} || iif(instr({column}, '.'), '', '.')"
+        f" || substr('{'0' * scale}', 1, {scale} - {digits})\nwhere {digits} < {scale}"
+    ]
+
+
+def _relation(parts: Sequence[str]) -> str:
+    return ".".join(quote(part) for part in parts)

@@ -1,0 +1,425 @@
+"""Reading a SQLite file: one statement, one read transaction, in the worker that reads.
+
+A read transaction of the driver would pin nothing for another process. So a table or query is one
+partition, and what was planned is proved again in the worker's own transaction: the same file, the
+same schema, every cell of the class that its column was planned with. More than one partition is
+read only from a copy (see copies.py), which nobody changes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Source, Split, Window
+from penstock.backends.sql import KEYS_SHOWN, null_note, remembered
+from penstock.backends.sqlite import types
+from penstock.backends.sqlite.config import SQLiteConfig
+from penstock.backends.sqlite.connect import PREFIX, Session, bare, open_source
+from penstock.backends.sqlite.decode import Wrong, as_text, canonical
+from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect
+from penstock.backends.sqlite.encode import ARROW, class_of
+from penstock.backends.sqlite.types import StoredColumn, quote
+from penstock.backends.sqlite.window import clock, condition, upper_bound
+from penstock.errors import ConfigError, DataError, PlanRefused, SourceError, SourceMoved
+from penstock.observe.failpoints import failpoint
+from penstock.schema import Column, Schema, TableName
+from penstock.schema.names import folded
+
+# Rows that the driver gathers before it gives them: small, because they may be wide. They are joined to `batch_bytes`.
+PIECE_ROWS = 512
+# ADBC takes a column's type from its first values: the first row is ours, and dropped.
+SENTINEL = {"INTEGER": "0", "REAL": "0.5", "TEXT": "''", "BLOB": "x''"}
+
+CELLS = ("integer", "real", "text", "blob")  # as `typeof` names them, NULL aside
+_AGAIN = re.compile(r":\d+$")
+
+
+@dataclass(frozen=True, slots=True)
+class FileMark:
+    """Which file, and which tables in it: a worker must read what was planned."""
+
+    device: int
+    inode: int
+    schema: int  # SQLite's own count of changes to the schema
+
+    @staticmethod
+    def of(path: Path, session: Session) -> FileMark:
+        stat = os.stat(path)  # never opened: closing a plain handle would drop SQLite's locks
+        return FileMark(stat.st_dev, stat.st_ino, int(session.query("pragma schema_version")[0][0]))
+
+
+@dataclass(frozen=True, slots=True)
+class SQLitePartition(Partition):
+    """One statement on the file, what its columns hold, and what they are asked for as."""
+
+    config: SQLiteConfig
+    mark: FileMark
+    relation: str
+    where: str
+    limit: int | None
+    columns: tuple[tuple[Column, StoredColumn], ...]
+    keys: tuple[str, ...]
+    run: RunContext
+    place: str
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        with open_source(self.config) as session:
+            session.execute("begin")  # the checks and the rows are of one moment
+            # Nothing is locked, and no moment fixed, before the first question.
+            if FileMark.of(self.config.file, session) != self.mark:
+                raise SourceMoved(
+                    f"{self.config.file} is not as the run began with it",
+                    why="it was replaced, a table was altered, or the worker sees another file system than the driver",
+                    remedy="run it again; with workers on other machines, keep the file on a shared folder",
+                )
+            failpoint("read.open")
+            self._check_classes(session)
+            first = True
+            with session.stream(self._sql(), PIECE_ROWS) as reader:
+                for batch in _joined(self._pieces(session, reader), self.run):
+                    yield batch
+                    if first:
+                        first = False
+                        failpoint("read.batch")
+
+    def _sql(self) -> str:
+        first = ", ".join(SENTINEL[stored.kind] for _, stored in self.columns)
+        selected = ", ".join(stored.sql() for _, stored in self.columns)
+        rows = f"select {selected}\nfrom {self.relation} as source{self.where}"
+        if self.limit is not None:
+            rows = f"select * from ({rows}\nlimit {self.limit})"
+        return f"select {first}\nunion all\n{rows}"
+
+    def _check_classes(self, session: Session) -> None:
+        tests = {stored.name: test for _, stored in self.columns if (test := stored.wrong())}
+        if not tests:
+            return
+        label = " ".join(f"when {test} then {types.literal(name)}" for name, test in tests.items())
+        link = "\nwhere" if not self.where else f"{self.where}\n  and"
+        rows = session.query(
+            f"select case {label} end, {self._key_text()} from {self.relation} as source"
+            f"{link} ({' or '.join(tests.values())})\nlimit {KEYS_SHOWN}"
+        )
+        if rows:
+            stored = next(stored for _, stored in self.columns if stored.name == rows[0][0])
+            raise class_error(stored, tuple(key for name, key in rows if name == stored.name and key), self.place)
+
+    def _pieces(self, session: Session, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
+        skip = 1
+        for piece in reader:
+            rows = piece.slice(skip)
+            skip = 0
+            if rows.num_rows:
+                yield self._decoded(session, rows)
+
+    def _decoded(self, session: Session, piece: pa.RecordBatch) -> pa.RecordBatch:
+        arrays = []
+        for array, (column, stored) in zip(piece.columns, self.columns, strict=True):
+            if array.type != ARROW[stored.kind]:
+                raise class_error(stored, (), self.place)
+            try:
+                if stored.kind == "TEXT":
+                    array.validate(full=True)  # SQLite keeps any bytes in a text
+                made = as_text(array, stored.column.type) if wants_text(column, stored) else None
+                arrays.append(made if made is not None else canonical(array, column.type))
+            except pa.ArrowInvalid as error:
+                raise self._not_utf8(session, stored) from error
+            except Wrong as wrong:
+                raise self._wrong(session, stored, wrong) from wrong
+        return pa.RecordBatch.from_arrays(arrays, names=[column.name for column, _ in self.columns])
+
+    def _wrong(self, session: Session, stored: StoredColumn, wrong: Wrong) -> DataError:
+        return DataError(
+            f"column {stored.name!r} holds a value that is no {stored.column.describe()}",
+            why="it was loaded as one, and another program has written to it since",
+            keys=self._keys_where(session, f"{quote(stored.name)} is ?", wrong.cell.as_py()),
+            remedy=f'correct it, or read the column as it stands: columns.{types.toml_key(stored.name)} = "text"',
+            place=self.place,
+        )
+
+    def _not_utf8(self, session: Session, stored: StoredColumn) -> DataError:
+        """The bytes of a text that is none cannot be bound; its row is found by what makes it none."""
+        del session
+        return DataError(
+            f"column {stored.name!r} holds a text that is not UTF-8",
+            why="SQLite keeps any bytes in a TEXT cell",
+            remedy=f"read it as bytes in a query: cast({stored.name} as blob)",
+            place=self.place,
+        )
+
+    def _keys_where(self, session: Session, test: str, value: object) -> tuple[str, ...]:
+        if not self.keys:
+            return ()
+        link = "\nwhere" if not self.where else f"{self.where}\n  and"
+        rows = session.query(
+            f"select {self._key_text()} from {self.relation} as source{link} {test}\nlimit {KEYS_SHOWN}", (value,)
+        )
+        return tuple(row[0] for row in rows)
+
+    def _key_text(self) -> str:
+        return SQLiteDialect().key_text(self.keys) if self.keys else "''"
+
+
+def wants_text(column: Column, stored: StoredColumn) -> bool:
+    return pa.types.is_string(column.type) and not pa.types.is_string(stored.column.type)
+
+
+def class_error(stored: StoredColumn, keys: tuple[str, ...], place: str) -> DataError:
+    return DataError(
+        f"column {stored.name!r} holds cells that are no {stored.kind}",
+        why=f"it is read as {stored.column.describe()}, and SQLite lets a cell be of any storage class",
+        keys=keys,
+        kept="nothing was committed",
+        remedy=f"correct them, or say in a query what they are: cast({stored.name} as text)",
+        place=place,
+    )
+
+
+def _joined(pieces: Iterator[pa.RecordBatch], run: RunContext) -> Iterator[pa.RecordBatch]:
+    """Pieces joined up to the run's batch size and never far beyond it."""
+    kept: list[pa.RecordBatch] = []
+    rows = size = 0
+    for piece in pieces:
+        if kept and (rows + piece.num_rows > run.batch_rows or size + piece.nbytes > run.batch_bytes):
+            yield pa.concat_batches(kept)
+            kept, rows, size = [], 0, 0
+        kept.append(piece)
+        rows += piece.num_rows
+        size += piece.nbytes
+    if kept:
+        yield pa.concat_batches(kept)
+
+
+class SQLiteSource(Source):
+    """A table or query of a file. The driver's session asks, and holds no moment between two questions."""
+
+    def __init__(self, config: SQLiteConfig, request: ReadRequest, run: RunContext) -> None:
+        self._config = config
+        self._request = request
+        self._run = run
+        self._without_cursor: tuple[str, ...] = ()
+        self._now = clock()
+        self._session = open_source(config)
+        try:
+            self._mark = FileMark.of(config.file, self._session)
+            self._strict = self._base_table = False
+            self._table = self._find(request.table) if request.table is not None else None
+            self._relation = self._table_sql() if self._table is not None else self._query_sql()
+            self._columns = {stored.name: stored for stored in self._describe()}
+        except BaseException:  # Ctrl-C too
+            self._session.close()
+            raise
+
+    # ------------------------------------------------------------ what it is
+
+    def _find(self, name: TableName) -> TableName:
+        require_main(name)
+        rows = self._session.query(
+            "select name, type, strict from pragma_table_list where schema = 'main' and name = ? collate nocase",
+            (name.table,),
+        )
+        if not rows:
+            raise SourceError(
+                f"there is no table {name.table} in {self._config.file}",
+                remedy=f"see what there is: penstock tables list {self._config.name}",
+            )
+        table, kind, strict = rows[0]
+        self._base_table = kind == "table"
+        self._strict = bool(strict)
+        return TableName(MAIN, table)
+
+    def _table_sql(self) -> str:
+        return SQLiteDialect().relation(self._table) if self._table is not None else ""
+
+    def _query_sql(self) -> str:
+        if self._request.query is None:
+            raise ConfigError("a source needs a table or a query")
+        query = bare(self._request.query)
+        names = self._session.names(f"select * from (\n{query}\n) as source limit 0")
+        # Around a query that gives `a` twice, SQLite calls the second one `a:1`.
+        counted = Counter(folded(_AGAIN.sub("", name) if _AGAIN.sub("", name) in names else name) for name in names)
+        twice = sorted({name for name in names if counted[folded(name)] > 1})
+        if twice:
+            raise PlanRefused(
+                "the query gives a name more than once",
+                why=f"{', '.join(twice)} (SQLite does not tell upper from lower case)",
+                remedy="name the columns apart with AS",
+            )
+        return f"(\n{query}\n)"
+
+    def _describe(self) -> list[StoredColumn]:
+        if self._table is None:
+            names = self._session.names(f"select * from {self._relation} as source limit 0")
+            return self._by_content([(name, "", True) for name in names])
+        declared = [
+            (str(name), str(type_), not required)
+            for name, type_, required in self._session.query(
+                "select name, type, \"notnull\" from pragma_table_xinfo(?, 'main') where hidden <> 1 order by cid",
+                (self._table.table,),
+            )
+        ]
+        if not self._base_table:
+            return self._by_content(declared)
+        memory = remembered(self._session, self._table) if self._session.knows("columns") else {}
+        made: dict[str, StoredColumn] = {}
+        loose: list[tuple[str, str, bool]] = []
+        for name, type_, nullable in declared:
+            known = types.remembered_column(name, type_, memory, nullable=nullable)
+            kind = types.affinity(type_)
+            sure = self._strict and type_.upper() != "ANY"
+            if known is not None:
+                made[name] = StoredColumn(known, class_of(known.type), sure)
+            elif kind in ("INTEGER", "REAL", "TEXT") or sure:
+                plain = "BLOB" if kind == "BLOB" else kind
+                made[name] = StoredColumn(types.plain_column(name, plain, type_, nullable=nullable), plain, sure)  # type: ignore[arg-type]  # one of the classes
+            else:
+                loose.append((name, type_, nullable))
+        made |= {stored.name: stored for stored in self._by_content(loose)}
+        return [made[name] for name, _, _ in declared]
+
+    def _by_content(self, columns: Sequence[tuple[str, str, bool]]) -> list[StoredColumn]:
+        """Columns whose declaration says nothing: one scan over what they hold."""
+        if not columns:
+            return []
+        counts = ", ".join(
+            f"{', '.join(_counted(name, kind) for kind in CELLS)},"
+            f" total(typeof({quote(name)}) = 'integer' and {quote(name)} not between"
+            f" -{types.LARGEST_IN_DOUBLE} and {types.LARGEST_IN_DOUBLE})"
+            for name, _, _ in columns
+        )
+        [row] = self._session.query(f"select {counts} from {self._relation} as source")
+        made, width = [], len(CELLS) + 1
+        for number, (name, declared, nullable) in enumerate(columns):
+            *cells, large = row[number * width : (number + 1) * width]
+            seen = dict(zip(CELLS, cells, strict=True))
+            found = types.by_content(seen, exact=not large)
+            if found is None:
+                mix = ", ".join(f"{int(count)} {kind}" for kind, count in seen.items() if count)
+                raise PlanRefused(
+                    f"column {name!r} holds cells of several storage classes",
+                    why=f"{mix}; no type has all of them",
+                    remedy=f"say in a query what they are: cast({name} as text) as {name}",
+                )
+            kind, mixed = found
+            column = types.plain_column(name, kind, declared, nullable=nullable)
+            made.append(StoredColumn(column, kind, sure=False, mixed=mixed))
+        return made
+
+    def schema(self) -> Schema:
+        return Schema.of([stored.column for stored in self._columns.values()])
+
+    def primary_key(self) -> tuple[str, ...]:
+        if not self._base_table or self._table is None:
+            return ()
+        rows = self._session.query(
+            "select name from pragma_table_xinfo(?, 'main') where pk > 0 order by pk", (self._table.table,)
+        )
+        return tuple(name for (name,) in rows)
+
+    def rows(self) -> int | None:
+        if not self._base_table:
+            return None
+        return int(self._session.query(f"select count(*) from {self._relation}")[0][0])
+
+    def upper(self, cursor: Cursor) -> str:
+        return upper_bound(self._session, self._relation, cursor, self._stored(cursor.column), self._now)
+
+    def _stored(self, column: str) -> StoredColumn:
+        try:
+            return self._columns[column]
+        except KeyError:
+            raise SourceError(
+                f"the source has no column {column!r}", remedy=f"its columns: {', '.join(self._columns)}"
+            ) from None
+
+    # ------------------------------------------------------------ how it is read
+
+    def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:  # noqa: ARG002
+        part = SQLitePartition(
+            self._config,
+            self._mark,
+            self._relation,
+            self._inside(window),
+            self._request.limit,
+            tuple((column, self._stored(column.name)) for column in columns),
+            self._keys(),
+            self._run,
+            str(self._table or "query"),
+        )
+        return Split((part,), "one partition: a read transaction of SQLite is one connection's own")
+
+    def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
+        selected = ", ".join(f"{self._expression(column)} as {quote(name)}" for column, name in columns)
+        sql = f"select {selected}\nfrom {self._relation} as source{self._inside(window)}"
+        return sql if self._request.limit is None else f"{sql}\nlimit {int(self._request.limit)}"
+
+    def _expression(self, column: Column) -> str:
+        stored = self._stored(column.name)
+        if not wants_text(column, stored) or stored.kind == "TEXT":
+            return stored.sql()
+        if pa.types.is_boolean(stored.column.type):
+            return _boolean_text(stored.sql())
+        if stored.kind == "BLOB":
+            return f"'\\x' || lower(hex({stored.sql()}))"
+        return f"format('%!.17g', {stored.sql()})" if stored.kind == "REAL" else f"cast({stored.sql()} as text)"
+
+    def _inside(self, window: Window | None) -> str:
+        if window is None:
+            return ""
+        self._check_nulls(window)
+        return f"\nwhere ({condition(window, self._stored(window.column))})"
+
+    def _keys(self) -> tuple[str, ...]:
+        return tuple(key for key in self._request.keys or self.primary_key() if key in self._columns)
+
+    def _check_nulls(self, window: Window) -> None:
+        where = f"from {self._relation} as source where {quote(window.column)} is null"
+        count = int(self._session.query(f"select count(*) {where}")[0][0])
+        if not count or window.on_null != "error":
+            self._without_cursor = null_note(window, count)
+            return
+        shown = SQLiteDialect().key_text(self._keys()) if self._keys() else "''"
+        rows = self._session.query(f"select {shown} {where} limit {KEYS_SHOWN}")
+        raise DataError(
+            f"{count} rows have no value in the cursor column {window.column!r}",
+            why="they belong to no window, so an incremental run would never load them",
+            kept="nothing was committed",
+            remedy='on_null_cursor = "include" or "skip"',
+            place=str(self._table or "query"),
+            keys=tuple(row[0] for row in rows if row[0]),
+        )
+
+    def notes(self) -> tuple[str, ...]:
+        loose = [name for name, stored in self._columns.items() if not stored.sure]
+        checked = (f"every cell of {', '.join(loose)} is checked to be of one storage class",) if loose else ()
+        return (*checked, *self._without_cursor)
+
+    def close(self) -> None:
+        self._session.close()
+
+
+def _counted(name: str, kind: str) -> str:
+    return f"total(typeof({quote(name)}) = '{kind}')"
+
+
+def _boolean_text(value: str) -> str:
+    return f"case {value} when 1 then 'true' when 0 then 'false' end"
+
+
+def require_main(name: TableName) -> None:
+    """SQLite has no schemas: a file's own tables are in `main`."""
+    if name.schema is not None and folded(name.schema) != MAIN:
+        raise PlanRefused(
+            f"SQLite has no schema {name.schema!r}",
+            why="a file holds one set of tables, which SQLite calls main",
+            remedy=f"name the table {name.table}, or main.{name.table}",
+        )
+    if folded(name.table).startswith((PREFIX, "sqlite_")):
+        raise PlanRefused(f"{name.table} is a table of {'Penstock' if PREFIX in name.table else 'SQLite'} itself")
