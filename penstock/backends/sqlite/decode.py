@@ -10,10 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.json as pj
 
+from penstock.backends.arrowtext import as_text as printed
+from penstock.backends.arrowtext import plain_number, text_time, text_uuid
 from penstock.backends.sqlite.encode import class_of, text_of
-from penstock.backends.sqlite.moments import dates, times, timestamps
+from penstock.backends.sqlite.moments import dates, timestamps
 
-UUID = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 BYTES = r"^\\x([0-9a-f]{2})*$"
 
 
@@ -68,14 +69,14 @@ def from_text(text: pa.Array, type_: pa.DataType) -> pa.Array:
     if isinstance(type_, pa.JsonType):
         return pa.ExtensionArray.from_storage(type_, text.cast(type_.storage_type))
     if isinstance(type_, pa.UuidType):
-        return _uuids(text, type_)
+        return _uuids(text)
     if pa.types.is_date32(type_):
         return dates(text)
     if pa.types.is_timestamp(type_):
         made = timestamps(text, type_.unit, zoned=type_.tz is not None)
         return made if type_.tz is None else made.cast(pa.int64()).cast(type_)
     if pa.types.is_time64(type_):
-        return times(text, type_.unit)
+        return _times(text, type_)
     if pa.types.is_binary(type_):
         return _bytes(text)
     if pa.types.is_nested(type_):
@@ -88,13 +89,18 @@ def _require(text: pa.Array, pattern: str) -> None:
         raise pa.ArrowInvalid("a text is not of its type")
 
 
-def _uuids(text: pa.Array, type_: pa.DataType) -> pa.Array:
-    _require(text, UUID)
-    zero = "0" * 32
-    digits = pa.concat_arrays([pc.fill_null(pc.replace_substring(text, "-", ""), zero)])
-    raw = _unhex(np.frombuffer(digits.buffers()[2], dtype="uint8")[: 32 * len(digits)] if len(digits) else None)
-    storage = pa.Array.from_buffers(pa.binary(16), len(text), [None, pa.py_buffer(raw.tobytes())])
-    return pa.ExtensionArray.from_storage(type_, pc.if_else(pc.is_valid(text), storage, None))
+def _uuids(text: pa.Array) -> pa.Array:
+    made, spelled = text_uuid(text)
+    if not pc.all(spelled, min_count=0).as_py():
+        raise pa.ArrowInvalid("a text is no uuid")
+    return made
+
+
+def _times(text: pa.Array, type_: pa.DataType) -> pa.Array:
+    made = text_time(text, type_)
+    if not pc.all(pc.equal(printed(made), plain_number(text)), min_count=0).as_py():
+        raise pa.ArrowInvalid("a text is no time of day")
+    return made
 
 
 def _bytes(text: pa.Array) -> pa.Array:

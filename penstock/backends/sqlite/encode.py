@@ -13,7 +13,8 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.backends.sqlite.moments import date_text, time_text, timestamp_text
+from penstock.backends.arrowtext import as_text
+from penstock.backends.sqlite.moments import date_text, timestamp_text
 
 Class = Literal["INTEGER", "REAL", "TEXT", "BLOB"]
 
@@ -24,8 +25,6 @@ ARROW: dict[Class, pa.DataType] = {
     "BLOB": pa.binary(),
 }
 _SMALL = frozenset({pa.bool_(), pa.int8(), pa.int16(), pa.int32(), pa.int64(), pa.uint8(), pa.uint16(), pa.uint32()})
-_HEX = np.array([list(f"{byte:02x}".encode()) for byte in range(256)], dtype="uint8")
-_DASHES = (8, 13, 18, 23)  # of a uuid's text
 _CONTROL = [chr(code) for code in range(32)]
 _SHORT = {"\b": "\\b", "\t": "\\t", "\n": "\\n", "\f": "\\f", "\r": "\\r"}
 
@@ -70,79 +69,13 @@ def _doubles(array: pa.Array) -> pa.Array:
 def text_of(array: pa.Array) -> pa.Array:
     """The canonical text of any type."""
     type_ = array.type
-    if pa.types.is_string(type_):
-        return array
-    if isinstance(type_, pa.JsonType):
-        return array.storage.cast(pa.string())
-    if isinstance(type_, pa.UuidType):
-        return _uuids(array)
-    if pa.types.is_decimal(type_):
-        return _decimals(array)
     if pa.types.is_date32(type_):
         return date_text(array)
     if pa.types.is_timestamp(type_):
         return timestamp_text(array, type_.unit, zoned=type_.tz is not None)
-    if pa.types.is_time64(type_):
-        return time_text(array, type_.unit)
-    if pa.types.is_floating(type_):
-        return _floats(array)
-    if pa.types.is_binary(type_):
-        return pc.binary_join_element_wise("\\x", _hex(array), "")
     if pa.types.is_nested(type_):
         return pc.if_else(pc.is_null(array), None, _json(array))
-    return array.cast(pa.string())
-
-
-def _decimals(array: pa.Array) -> pa.Array:
-    """Plain digits: Arrow's own printer turns to exponents where a number is small."""
-    scale = array.type.scale
-    whole = array.cast(pa.decimal128(38, scale))
-    digits = pa.Array.from_buffers(pa.decimal128(38, 0), len(whole), whole.buffers(), offset=whole.offset)
-    text = digits.cast(pa.string())
-    if scale == 0:
-        return text
-    sign = pc.if_else(pc.starts_with(text, "-"), "-", "")
-    padded = pc.utf8_lpad(pc.utf8_ltrim(text, "-"), scale + 1, "0")
-    before = pc.utf8_slice_codeunits(padded, 0, stop=-scale)
-    after = pc.utf8_slice_codeunits(padded, -scale)
-    return pc.binary_join_element_wise(pc.binary_join_element_wise(sign, before, ""), after, ".")
-
-
-def _floats(array: pa.Array) -> pa.Array:
-    """The shortest digits that read back as the same number; the others as Postgres spells them."""
-    text = array.cast(pa.string())
-    for ours, theirs in (("nan", "NaN"), ("inf", "Infinity"), ("-inf", "-Infinity")):
-        text = pc.if_else(pc.equal(text, ours), theirs, text)
-    return text
-
-
-def _uuids(array: pa.Array) -> pa.Array:
-    storage = array.storage
-    raw = np.frombuffer(storage.buffers()[1], dtype="uint8")
-    raw = raw[storage.offset * 16 : (storage.offset + len(storage)) * 16].reshape(-1, 16)
-    digits = _HEX[raw].reshape(-1, 32)
-    text = np.full((len(storage), 36), ord("-"), dtype="uint8")
-    text[:, [place for place in range(36) if place not in _DASHES]] = digits
-    return _fixed_width(text, pc.is_valid(array))
-
-
-def _fixed_width(letters: np.ndarray, valid: pa.Array) -> pa.Array:
-    offsets = np.arange(len(letters) + 1, dtype="int32") * letters.shape[1]
-    made = pa.StringArray.from_buffers(len(letters), pa.py_buffer(offsets), pa.py_buffer(letters.tobytes()))
-    return pc.if_else(valid, made, None)
-
-
-def _hex(array: pa.Array) -> pa.Array:
-    """Two lower-case digits per byte."""
-    packed = pc.fill_null(array, b"")
-    packed = pa.concat_arrays([packed])  # a slice's own buffers
-    offsets = np.frombuffer(packed.buffers()[1], dtype="int32")[packed.offset : packed.offset + len(packed) + 1]
-    data = packed.buffers()[2]
-    raw = np.frombuffer(data, dtype="uint8")[offsets[0] : offsets[-1]] if data is not None else np.empty(0, "uint8")
-    letters = _HEX[raw].tobytes()
-    doubled = ((offsets - offsets[0]).astype("int64") * 2).astype("int32")
-    made = pa.StringArray.from_buffers(len(packed), pa.py_buffer(doubled), pa.py_buffer(letters))
-    return pc.if_else(pc.is_valid(array), made, None)
+    return array if pa.types.is_string(type_) else as_text(array)
 
 
 # ---------------------------------------------------------------- nested types

@@ -1,9 +1,9 @@
 """Dates and times as text and back: ISO, in UTC, so that they sort; infinity and BC as Postgres prints them.
 
-    2024-02-29   2024-02-29 12:00:00   2024-02-29 12:00:00.500000+00:00   0044-03-15 BC   infinity
+    2024-02-29   2024-02-29 12:00:00   2024-02-29 12:00:00.5+00:00   0044-03-15 BC   infinity
 
-A fraction is left out where it is zero, otherwise it has all digits of its unit. Vectorised. What
-lies in the years 1 to 9999 goes through Arrow's own printer and parser, which know no others.
+SQLite's own date functions read what lies in the years 1 to 9999. Vectorised; those years go
+through Arrow's own printer and parser, which know no others.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.backends.arrowtext import plain_number, time_text
 from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
 
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01, 9999-12-31
@@ -28,7 +29,6 @@ _ANY_DATE = r"^(?P<y>\d{4,12})-(?P<m>\d\d)-(?P<d>\d\d)(?P<bc> BC)?$"
 _ANY_TIMESTAMP = (
     r"^(?P<y>\d{4,12})-(?P<m>\d\d)-(?P<d>\d\d) (?P<h>\d\d):(?P<i>\d\d):(?P<s>\d\d)(?:\.(?P<f>\d{1,9}))?(?P<bc> BC)?$"
 )
-_TIME = r"^(?P<h>\d\d):(?P<i>\d\d):(?P<s>\d\d)(?:\.(?P<f>\d{1,9}))?$"
 
 
 # ---------------------------------------------------------------- to text
@@ -49,7 +49,7 @@ def timestamp_text(array: pa.Array, unit: str, *, zoned: bool) -> pa.Array:
     # In nanoseconds infinity lies in the year 2262.
     plain = (days >= FIRST_DAY) & (days <= LAST_DAY) & (np.abs(numbers) != TIMESTAMP_INFINITY)
     printed = pa.array(_where(plain, numbers)).cast(pa.timestamp(unit)).cast(pa.string())
-    printed = pc.replace_substring_regex(printed, r"\.0+$", "")
+    printed = plain_number(printed)
     if zoned:
         printed = pc.binary_join_element_wise(printed, UTC, "")
 
@@ -57,16 +57,6 @@ def timestamp_text(array: pa.Array, unit: str, *, zoned: bool) -> pa.Array:
         return _odd_timestamps(numbers[odd], days[odd], unit, zoned=zoned)
 
     return _with_odd(printed, valid, ~plain, odd_text)
-
-
-def time_text(array: pa.Array, unit: str) -> pa.Array:
-    numbers, valid = _numbers(array.cast(pa.int64()))
-    full = numbers == DAY * PER_SECOND[unit]  # 24:00:00, which Arrow does not print
-    kind = pa.time32(unit) if unit in {"s", "ms"} else pa.time64(unit)
-    printed = pa.array(_where(~full, numbers)).cast(pa.int32() if pa.types.is_time32(kind) else pa.int64())
-    printed = printed.cast(kind).cast(pa.string())
-    printed = pc.replace_substring_regex(printed, r"\.0+$", "")
-    return _with_odd(printed, valid, full, lambda odd: np.full(len(odd), "24:00:00"))
 
 
 def _odd_dates(days: np.ndarray) -> np.ndarray:
@@ -78,7 +68,9 @@ def _odd_dates(days: np.ndarray) -> np.ndarray:
 def _odd_timestamps(numbers: np.ndarray, days: np.ndarray, unit: str, *, zoned: bool) -> np.ndarray:
     infinite = np.abs(numbers) == TIMESTAMP_INFINITY
     left = _where(~infinite, numbers - days * (DAY * PER_SECOND[unit]))
-    clock = time_text(pa.array(left), unit).to_numpy(zero_copy_only=False).astype(str)
+    # In nanoseconds, whatever the unit: a printed fraction has no zeros at its end.
+    nanos = pa.array(left * (PER_SECOND["ns"] // PER_SECOND[unit])).cast(pa.time64("ns"))
+    clock = time_text(nanos).to_numpy(zero_copy_only=False).astype(str)
     clock = np.char.add(np.char.add(" ", clock), UTC if zoned else "")
     text = _civil_text(_where(~infinite, days), clock)
     return np.where(infinite, np.where(numbers > 0, "infinity", "-infinity"), text)
@@ -154,20 +146,8 @@ def timestamps(text: pa.Array, unit: str, *, zoned: bool) -> pa.Array:
         put = pa.array(numbers.astype("int64")).cast(pa.timestamp(unit))
     except OverflowError:
         raise pa.ArrowInvalid("a timestamp lies beyond 64 bits of its unit") from None
-    _require_same(timestamp_text(put, unit, zoned=False), _full_fractions(rest, unit))
+    _require_same(timestamp_text(put, unit, zoned=False), _plain_fractions(rest))
     return pc.replace_with_mask(made, pc.invert(plain), put)
-
-
-def times(text: pa.Array, unit: str) -> pa.Array:
-    odd = pc.invert(_matches(text, _TIME))
-    if pc.any(odd).as_py():
-        raise pa.ArrowInvalid("a text is no time of day")
-    found = _fields(text, _TIME)
-    numbers = _clock(found, unit)
-    inside = (found["h"] < 24) | (numbers == DAY * PER_SECOND[unit])
-    if not (inside & (found["i"] < 60) & (found["s"] < 60)).all():
-        raise pa.ArrowInvalid("a text is no time of day")
-    return pa.array(numbers, mask=pc.is_null(text).to_numpy(zero_copy_only=False)).cast(pa.time64(unit))
 
 
 def _clock(found: dict[str, np.ndarray], unit: str) -> np.ndarray:
@@ -189,14 +169,10 @@ def _unzoned(text: pa.Array) -> pa.Array:
     return bare
 
 
-def _full_fractions(text: pa.Array, unit: str) -> pa.Array:
-    """Fractions as they would be printed: `.5` is `.500000`."""
-    found = pc.extract_regex(text, r"^(?P<a>[^.]*)\.(?P<f>\d+)(?P<z>.*)$")
-    fraction = pc.utf8_rpad(pc.struct_field(found, "f"), DIGITS[unit], "0")
-    padded = pc.binary_join_element_wise(
-        pc.binary_join_element_wise(pc.struct_field(found, "a"), fraction, "."), pc.struct_field(found, "z"), ""
-    )
-    return pc.replace_substring_regex(pc.coalesce(padded, text), r"\.0+( BC)?$", r"\1")
+def _plain_fractions(text: pa.Array) -> pa.Array:
+    """Fractions as they would be printed: `.500` is `.5`."""
+    text = pc.replace_substring_regex(text, r"(\.\d*?)0+( BC)?$", r"\1\2")
+    return pc.replace_substring_regex(text, r"\.( BC)?$", r"\1")
 
 
 def _fields(text: pa.Array, pattern: str) -> dict[str, np.ndarray]:
