@@ -260,6 +260,16 @@ class StagingArea:
             raise cannot_write(error, base if base.parent.is_dir() else base.parent) from error
         return area
 
+    @staticmethod
+    def base_of(run: RunContext) -> Path:
+        """In the project's own staging: for targets that have no place of their own."""
+        base = run.staging.parent / "write"
+        try:
+            base.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(error, base.parent) from error
+        return base
+
     def sink(self, table: int, columns: Sequence[Column]) -> ParquetSink:
         return ParquetSink(self.folder, self.run_id, table, stored_schema(columns))
 

@@ -11,7 +11,15 @@ import pytest
 from penstock.run.pipeline import stage_with_spark
 from penstock.testing.postgres import EmbeddedPostgres
 from tests.conformance.duckdb_bench import files
-from tests.conformance.harness import DuckDBHarness, Flow, Harness, MemoryHarness, PostgresHarness, SQLiteHarness
+from tests.conformance.harness import (
+    DuckDBHarness,
+    Flow,
+    Harness,
+    InMemoryDuckDBHarness,
+    MemoryHarness,
+    PostgresHarness,
+    SQLiteHarness,
+)
 from tests.conformance.postgres_bench import bench, database, db, opened, typed
 
 __all__ = ["bench", "database", "db", "files", "flow", "harness", "opened", "pair", "spark_pair", "typed"]
@@ -33,6 +41,8 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable
     def make(backend: str) -> Harness:
         if backend == "memory":
             return MemoryHarness(f"m{uuid.uuid4().hex[:12]}", tmp_path)
+        if backend == "duckdb:memory":
+            return InMemoryDuckDBHarness(f"d{uuid.uuid4().hex[:12]}", tmp_path)
         if backend == "duckdb":
             return DuckDBHarness(tmp_path / f"t{uuid.uuid4().hex[:12]}.duckdb")
         if backend == "sqlite":

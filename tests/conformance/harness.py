@@ -131,6 +131,42 @@ class DuckDBHarness(Harness):
         return [entry.name for entry in folder.iterdir()] if folder.exists() else []
 
 
+class InMemoryDuckDBHarness(Harness):
+    """A database of this process, which no worker can open."""
+
+    backend = "duckdb"
+    schema = "main"
+
+    def __init__(self, name: str, staging: Path) -> None:
+        self.name = name
+        self._staging = staging
+
+    def options(self) -> dict[str, Any]:
+        return {"type": "duckdb", "path": f":memory:{self.name}"}
+
+    def execute(self, *statements: str) -> None:
+        from penstock.backends.duckdb import database
+
+        with database(self.name) as cursor:
+            for statement in statements:
+                cursor.execute(statement)
+
+    def query(self, sql: str) -> list[tuple[Any, ...]]:
+        from penstock.backends.duckdb import database
+
+        with database(self.name) as cursor:
+            return cursor.execute(sql).fetchall()
+
+    def leftovers(self) -> list[str]:
+        return left_in_project(self._staging)
+
+
+def left_in_project(root: Path) -> list[str]:
+    """What a run has left in the project's own staging."""
+    folders = [root / ".penstock" / "staging" / name for name in ("read", "write")]
+    return [entry.name for folder in folders if folder.exists() for entry in folder.iterdir()]
+
+
 class MemoryHarness(Harness):
     """A store of this process. It runs no SQL: a DuckDB reads its tables, and makes those that are seeded."""
 
@@ -172,8 +208,7 @@ class MemoryHarness(Harness):
             yield database
 
     def leftovers(self) -> list[str]:
-        folders = [self._staging / ".penstock" / "staging" / name for name in ("read", "write")]
-        return [entry.name for folder in folders if folder.exists() for entry in folder.iterdir()]
+        return left_in_project(self._staging)
 
 
 class SQLiteHarness(Harness):

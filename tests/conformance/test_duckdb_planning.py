@@ -7,8 +7,6 @@ import json
 import duckdb
 import pytest
 
-from penstock.backends.base import ReadRequest
-from penstock.backends.duckdb import DuckDBConfig
 from penstock.errors import ConnectionFailed, DataError, PlanRefused, SourceError, TargetError
 from penstock.schema import TableName
 from tests.conformance.duckdb_bench import BACKEND, Files, rows_of
@@ -106,9 +104,6 @@ def test_paths_that_cannot_be_written_are_said_at_planning(files: Files) -> None
         BACKEND.target(nowhere, files.run())
     with pytest.raises(TargetError, match="read-only"):
         BACKEND.target(files.config("target", read_only=True), files.run())
-    memory = DuckDBConfig(path=":memory:", name="scratch")
-    with pytest.raises(ConnectionFailed, match="in-memory"):
-        BACKEND.source(memory, ReadRequest(query="select 1"), files.run())
 
 
 def test_a_schema_named_like_its_file_is_refused(files: Files) -> None:

@@ -1,11 +1,12 @@
-"""DuckDB files as sources and targets."""
+"""DuckDB files, and databases in memory, as sources and targets."""
 
 from __future__ import annotations
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
 from penstock.backends.duckdb.capabilities import CAPABILITIES
 from penstock.backends.duckdb.config import DuckDBConfig
-from penstock.backends.duckdb.connect import open_file, refuse_memory
+from penstock.backends.duckdb.connect import open_file
+from penstock.backends.duckdb.inmemory import database
 from penstock.backends.duckdb.read import DuckDBSource
 from penstock.backends.duckdb.write import DuckDBTarget
 from penstock.errors import ConfigError
@@ -37,8 +38,7 @@ class DuckDBBackend(Backend):
         return DuckDBTarget(_own(config), run)
 
     def test(self, config: ConnectionConfig) -> str:
-        refuse_memory(_own(config))
-        if not _own(config).file.exists():
+        if not _own(config).in_memory and not _own(config).file.exists():
             return "DuckDB, no file yet: the first load makes it"
         with open_file(_own(config), read_only=True) as session:
             return f"DuckDB {session.query('select version()')[0][0].removeprefix('v')}"
@@ -52,11 +52,14 @@ class DuckDBBackend(Backend):
 
     def same_database(self, a: ConnectionConfig, b: ConnectionConfig) -> tuple[bool, str]:
         ours, theirs = _own(a), _own(b)
-        if ours.file != theirs.file:
-            return False, f"{ours.file} and {theirs.file} are two files"
+        if ours.in_memory and theirs.in_memory:
+            if ours.memory_name != theirs.memory_name:
+                return False, f"{ours.label} and {theirs.label} are two"
+        elif ours.in_memory or theirs.in_memory or ours.file != theirs.file:
+            return False, f"{ours.label} and {theirs.label} are two databases"
         if ours.default_schema != theirs.default_schema:
             return False, "the two connections have different default schemas"
-        return True, "both are the same file"
+        return True, "both are the same database"
 
 
 def _own(config: ConnectionConfig) -> DuckDBConfig:
@@ -65,4 +68,4 @@ def _own(config: ConnectionConfig) -> DuckDBConfig:
     return config
 
 
-__all__ = ["DuckDBBackend", "DuckDBConfig"]
+__all__ = ["DuckDBBackend", "DuckDBConfig", "database"]

@@ -50,6 +50,8 @@ CAPABILITIES = Capabilities(
     notes=(
         "A file has one writer: tasks stage Parquet files, the driver loads them in one transaction.",
         "The file is locked by a lock file on the local file system; network file systems are not served.",
+        'A database in memory (`path = ":memory:"`) lives in the process that runs the pipelines: the driver hands its '
+        "rows out to tasks, and a command refuses it as a target.",
         "Keys are not declared: DuckDB's key index lives in memory and grows with the table.",
         "Types that DuckDB lacks are kept as text and read back as the type.",
         "UNION and VARIANT lose their tags as text and are refused as a target unless cast to text.",

@@ -1,4 +1,4 @@
-"""Options of a DuckDB connection: a file, and how much of the machine its sessions may take."""
+"""Options of a DuckDB connection: a file or `:memory:`, and how much of the machine its sessions may take."""
 
 from __future__ import annotations
 
@@ -26,12 +26,15 @@ INSIDE_STAGING = "penstock-staging"
 
 
 class DuckDBConfig(ConnectionConfig):
-    """A DuckDB database file."""
+    """A DuckDB database file, or a database in the memory of the process that runs the pipelines."""
 
     path_base: ClassVar[str] = "path"
 
     type: Literal["duckdb"] = "duckdb"
-    path: str = Field(description="The database file, relative to the project.")
+    path: str = Field(
+        description="The database file, relative to the project; `:memory:` is a database of this process,"
+        " called like the connection or, as `:memory:NAME`, by a name."
+    )
     default_schema: str = Field(default="main", alias="schema", description="Where target tables without a schema go.")
     memory_limit: str | None = Field(
         default=None,
@@ -63,14 +66,34 @@ class DuckDBConfig(ConnectionConfig):
         if self.memory_limit is not None:
             return (self.memory_limit,)
         most = int(os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") * SHARE_OF_MACHINE)
-        limits = [FIRST_MEMORY_LIMIT]
+        # What is in memory only must find room there: its tables are a part of what the limit counts.
+        limits = [most if self.in_memory else FIRST_MEMORY_LIMIT]
         while limits[-1] < most:
             limits.append(min(limits[-1] * GROWTH, most))
         return tuple(f"{limit}B" for limit in limits)
 
     @property
     def in_memory(self) -> bool:
-        return self.path == MEMORY
+        return self.path.startswith(MEMORY)
+
+    @property
+    def memory_name(self) -> str:
+        """What a database in memory is called in this process: `:memory:scratch`, or after its connection."""
+        return self.path.removeprefix(MEMORY) or self.name
+
+    @property
+    def in_process(self) -> bool:
+        return self.in_memory
+
+    @property
+    def label(self) -> str:
+        """The database for people."""
+        return f"the in-memory database {self.memory_name!r}" if self.in_memory else str(self.file)
+
+    @property
+    def database(self) -> str:
+        """What DuckDB itself calls it."""
+        return "memory" if self.in_memory else self.file.stem
 
     @property
     def file(self) -> Path:
@@ -82,8 +105,8 @@ class DuckDBConfig(ConnectionConfig):
         return self.file.with_name(self.file.name + ".penstock.lock")
 
     @property
-    def staging_base(self) -> Path:
-        """The folder that holds a folder per run.
+    def staging_base(self) -> Path | None:
+        """The folder that holds a folder per run; None for a database in memory, which stages in the project.
 
         It lies beside the file, not in the project: the file's disk is the one that must have
         room for the load anyway, and every project that writes to the file finds and sweeps the
@@ -92,4 +115,4 @@ class DuckDBConfig(ConnectionConfig):
         """
         if self.staging is not None:
             return Path(self.staging).expanduser().resolve() / INSIDE_STAGING
-        return self.file.with_name(self.file.name + ".penstock")
+        return None if self.in_memory else self.file.with_name(self.file.name + ".penstock")

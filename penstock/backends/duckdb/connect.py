@@ -1,4 +1,4 @@
-"""Sessions on a DuckDB file: opened late, closed at once, never pooled.
+"""Sessions on a DuckDB database. Of a file they are opened late, closed at once, never pooled.
 
 DuckDB lets one process write a file, or many read it. Inside one process all connections to a
 file share one instance, and closing any other handle on the file would drop the process's lock:
@@ -24,6 +24,7 @@ import duckdb
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_random_exponential
 
 from penstock.backends.duckdb.config import DuckDBConfig
+from penstock.backends.duckdb.inmemory import database
 from penstock.backends.sql import SqlSession
 from penstock.errors import (
     NOT_COMMITTED,
@@ -106,9 +107,9 @@ _registry = _Registry()
 
 
 class Session(SqlSession):
-    """One connection to one file. Use as a context manager, or close it."""
+    """One connection to one file, or a cursor on a database in memory. Use as a context manager, or close it."""
 
-    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path, *, read_only: bool) -> None:
+    def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path | None, *, read_only: bool) -> None:
         self.connection = connection
         self.side = "source" if read_only else "target"
         self._path = path
@@ -145,7 +146,8 @@ class Session(SqlSession):
             try:
                 self.connection.close()
             finally:
-                _registry.leave(self._path, read_only=self._read_only)
+                if self._path is not None:
+                    _registry.leave(self._path, read_only=self._read_only)
 
     def __enter__(self) -> Session:
         return self
@@ -158,7 +160,8 @@ def open_file(
     config: DuckDBConfig, *, read_only: bool, threads: int | None = None, memory_limit: str | None = None
 ) -> Session:
     """A session on the file, after waiting up to `lock_timeout` for whoever holds it."""
-    refuse_memory(config)
+    if config.in_memory:
+        return _open_memory(config, threads, memory_limit, read_only=read_only)
     path = config.file
     if read_only and not path.exists():
         raise ConnectionFailed(
@@ -189,13 +192,17 @@ def open_file(
     return session
 
 
-def refuse_memory(config: DuckDBConfig) -> None:
-    if config.in_memory:
-        raise ConnectionFailed(
-            f"connection {config.name!r} is an in-memory database",
-            why="tasks run in other processes, and nobody could read it after the run",
-            remedy='give it a file: path = "warehouse.duckdb"',
-        )
+def _open_memory(config: DuckDBConfig, threads: int | None, memory_limit: str | None, *, read_only: bool) -> Session:
+    session = Session(database(config.memory_name), None, read_only=read_only)
+    try:
+        _configure(session, config, threads, memory_limit)
+        if read_only:
+            # One moment, and no way to write: what `read_only` is to a file. Closing ends it.
+            session.execute("begin transaction read only")
+    except BaseException:  # Ctrl-C too: no transaction stays open
+        session.close()
+        raise
+    return session
 
 
 def _open(path: Path, *, read_only: bool) -> duckdb.DuckDBPyConnection:

@@ -2,6 +2,7 @@
 
 The driver holds a read-only connection for the whole run. DuckDB admits no writer beside it, so
 every worker that opens the file read-only sees the same moment. Only `close` ends that moment.
+A database in memory is read by the driver alone, in one transaction, which hands the rows out.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from penstock.backends.duckdb.config import WORKER_THREADS, DuckDBConfig
 from penstock.backends.duckdb.connect import Session, mapped, open_file, shift_lines, translate
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal, same_name
 from penstock.backends.duckdb.window import condition, upper_bound
+from penstock.backends.exchange import Exchange
 from penstock.backends.sql import KEYS_SHOWN, null_note, recall, remembered
 from penstock.errors import ConfigError, DataError, PlanRefused, SourceError, SourceMoved
 from penstock.observe.failpoints import failpoint
@@ -139,9 +141,10 @@ class DuckDBSource(Source):
         self._request = request
         self._run = run
         self._without_cursor: tuple[str, ...] = ()
+        self._exchange = Exchange(run)
         self._session = open_file(config, read_only=True)
         try:
-            self._mark = FileMark.of(config.file)
+            self._mark = None if config.in_memory else FileMark.of(config.file)
             self._now = str(self._session.query("select cast(now() as varchar)")[0][0])
             self._base_table = False
             self._table = self._find(request.table) if request.table is not None else None
@@ -165,7 +168,7 @@ class DuckDBSource(Source):
         )
         if not rows:
             raise SourceError(
-                f"there is no table {TableName(schema, name.table)} in {self._config.file}",
+                f"there is no table {TableName(schema, name.table)} in {self._config.label}",
                 remedy=f"see what there is: penstock tables list {self._config.name}",
             )
         self._base_table = rows[0][2] == "table"
@@ -287,8 +290,16 @@ class DuckDBSource(Source):
         where = self._inside(window)
         ranges, reason = self._ranges(max(want, 1), where)
         statements = [self._statement(selected, [*where, range_] if range_ else where) for range_ in ranges]
-        parts = [DuckDBPartition(self._config, sql, tuple(columns), self._mark, self._run) for sql in statements]
-        return Split(tuple(parts), reason)
+        return Split(tuple(self._partition(sql, tuple(columns)) for sql in statements), reason)
+
+    def _partition(self, sql: str, columns: tuple[Column, ...]) -> Partition:
+        if self._mark is not None:
+            return DuckDBPartition(self._config, sql, columns, self._mark, self._run)
+        schema = pa.schema([pa.field(column.name, column.type) for column in columns])
+        return self._exchange.partition(columns, lambda: _joined(_pieces(self._session, sql), schema, self._run))
+
+    def hand_out(self) -> None:
+        self._exchange.write()
 
     def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
         own = self.schema()
@@ -394,10 +405,15 @@ class DuckDBSource(Source):
     def notes(self) -> tuple[str, ...]:
         lossy = [f"{name} {sql}" for name, sql in self._types.items() if types.form_of(sql).lossy]
         held = f"{self._config.file} is held read-only for the whole run: no other process can write to it"
+        if self._config.in_memory:
+            held = "it is in memory: the driver reads it and hands its rows out to tasks"
         return (held, *self._without_cursor, *(f"the text of {column} says less than its value" for column in lossy))
 
     def close(self) -> None:
-        self._session.close()
+        try:
+            self._exchange.close()
+        finally:
+            self._session.close()
 
 
 def _bare(query: str) -> str:

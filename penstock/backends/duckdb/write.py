@@ -1,7 +1,8 @@
 """Loading a DuckDB file: tasks stage Parquet beside it, the driver loads them in one transaction.
 
 The file is opened for writing in `commit` alone, and closed at once: nobody else can even read it
-meanwhile. Until then only the lock file says that a run is under way.
+meanwhile. Until then only the lock file says that a run is under way. A database in memory is loaded
+in the same way, by a cursor of its own; its lock is the process's, its staging the project's.
 """
 
 from __future__ import annotations
@@ -30,9 +31,9 @@ from penstock.backends.base import (
 )
 from penstock.backends.duckdb import types
 from penstock.backends.duckdb.config import DuckDBConfig
-from penstock.backends.duckdb.connect import OutOfMemory, Session, open_file, refuse_memory, translate
+from penstock.backends.duckdb.connect import OutOfMemory, Session, open_file, translate
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal, render, same_name
-from penstock.backends.locks import FileLock
+from penstock.backends.locks import FileLock, ProcessLock
 from penstock.backends.sql import (
     Counts,
     check_format,
@@ -90,9 +91,9 @@ class DuckDBTarget(Target):
 
     def _schema(self, table: TableName) -> str:
         schema = table.schema or self._config.default_schema
-        if folded(schema) == folded(self._config.file.stem) != "main":
+        if folded(schema) == folded(self._config.database) != "main":
             raise PlanRefused(
-                f"schema {schema!r} has the name of its file",
+                f"schema {schema!r} has the name of its {'database' if self._config.in_memory else 'file'}",
                 why="DuckDB calls the database after the file and cannot tell the two apart",
                 remedy="rename the file, or use another schema",
             )
@@ -132,31 +133,39 @@ class DuckDBTarget(Target):
     def begin(self, plan: LoadPlan) -> Load:
         if any(load.adopt for load in plan.tables):
             raise Unsupported("a DuckDB load cannot adopt its staging", why="it is staged in files")
-        lock = FileLock.acquire(
-            self._config.lock_file, plan.run.run_id, plan.run.pipeline, target=str(self._config.file)
-        )
+        lock = self._lock(plan.run)
+        staging: StagingArea | None = None
         try:
             failpoint("load.begin")
-            sweep(self._config.staging_base)
-            staging = None
+            base = self._config.staging_base or StagingArea.base_of(plan.run)
+            sweep(base)
             if plan.native_query is None:
-                staging = StagingArea.create(self._config.staging_base, plan.run)
+                staging = StagingArea.create(base, plan.run)
             failpoint("load.staging")
         except BaseException:  # Ctrl-C too: nobody else frees the lock
+            if staging is not None:
+                staging.close()
             lock.release()
             raise
         return DuckDBLoad(self._config, plan, lock, staging)
 
+    def _lock(self, run: RunContext) -> FileLock | ProcessLock:
+        if self._config.in_memory:
+            return ProcessLock.acquire(self._config.label, run.run_id, run.pipeline)
+        return FileLock.acquire(self._config.lock_file, run.run_id, run.pipeline, target=str(self._config.file))
+
     def _read(self) -> Session | None:
         """A read-only session, None while the file does not exist."""
-        return open_file(self._config, read_only=True) if self._config.file.exists() else None
+        there = self._config.in_memory or self._config.file.exists()
+        return open_file(self._config, read_only=True) if there else None
 
 
 def _check_writable(config: DuckDBConfig) -> None:
     """Say at planning what would otherwise fail after all rows have been staged."""
-    refuse_memory(config)
     if config.read_only:
         raise TargetError(f"connection {config.name!r} is read-only", remedy="remove read_only from it")
+    if config.in_memory:
+        return
     folder = config.file.parent
     if not folder.is_dir():
         raise TargetError(f"there is no folder {folder}", remedy="create it, or set another path")
@@ -239,7 +248,9 @@ def _collations(sql: str) -> dict[str, str]:
 class DuckDBLoad(Load):
     """A load of one or more tables of a file. Holds the lock file, not the database."""
 
-    def __init__(self, config: DuckDBConfig, plan: LoadPlan, lock: FileLock, staging: StagingArea | None) -> None:
+    def __init__(
+        self, config: DuckDBConfig, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None
+    ) -> None:
         self._config = config
         self._plan = plan
         self._lock = lock
@@ -257,7 +268,7 @@ class DuckDBLoad(Load):
                 return self._commit(receipts, limit)
             except OutOfMemory:
                 # Rolled back as a whole, and what was staged is still there.
-                log.info("a load needs more memory", limit=limit, target=str(self._config.file))
+                log.info("a load needs more memory", limit=limit, target=self._config.label)
         return self._commit(receipts, most)
 
     def _commit(self, receipts: Sequence[Receipt], memory_limit: str) -> LoadResult:
@@ -322,7 +333,7 @@ class DuckDBLoad(Load):
                 "the answer to the commit was lost, and the file cannot be looked into",
                 why=why,
                 kept=f"it is not known whether the load was committed: run {run_id} in _penstock.loads tells",
-                remedy=f"look there before you run it again: select * from _penstock.loads in {self._config.file}",
+                remedy=f"look there before you run it again: select * from _penstock.loads in {self._config.label}",
             ) from error
 
     def _make_raw(self, session: Session, number: int, load: TableLoad, receipts: Sequence[Receipt]) -> int:

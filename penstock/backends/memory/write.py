@@ -27,7 +27,7 @@ from penstock.backends.base import (
     TargetTable,
 )
 from penstock.backends.guard import heed
-from penstock.backends.locks import ProcessLock, cannot_write
+from penstock.backends.locks import ProcessLock
 from penstock.backends.memory.store import Loaded, Store, StoredTable
 from penstock.backends.memory.types import common, field_of
 from penstock.backends.sql import check_staged
@@ -36,8 +36,6 @@ from penstock.errors import PlanStale, StagingLost
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Ddl, TableName
 from penstock.schema.words import spell
-
-FOLDER = "write"  # beside the folders of the runs: see `exchange`
 
 
 class MemoryTarget(Target):
@@ -83,7 +81,9 @@ class MemoryTarget(Target):
         staging: StagingArea | None = None
         try:
             failpoint("load.begin")
-            staging = open_staging(plan.run)
+            base = StagingArea.base_of(plan.run)
+            sweep(base)
+            staging = StagingArea.create(base, plan.run)
             failpoint("load.staging")
         except BaseException:  # Ctrl-C too: nobody else frees the lock
             if staging is not None:
@@ -91,17 +91,6 @@ class MemoryTarget(Target):
             lock.release()
             raise
         return MemoryLoad(self._store, plan, lock, staging)
-
-
-def open_staging(run: RunContext) -> StagingArea:
-    """A folder in the project's own staging; what dead runs have left there goes first."""
-    base = run.staging.parent / FOLDER
-    try:
-        base.parent.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise cannot_write(error, base.parent) from error
-    sweep(base)
-    return StagingArea.create(base, run)
 
 
 @dataclass(frozen=True, slots=True)
