@@ -10,16 +10,19 @@ from dataclasses import replace
 from pathlib import Path
 
 from benchmarks import report
+from benchmarks.files import files, join
 from benchmarks.memory import memory
 from benchmarks.results import Section
 from benchmarks.scenarios import FULL, PENSTOCK, QUICK, Scale, copy_into_duckdb, merge_between_postgres, starts
 from benchmarks.stand import Stand, say
 
 PAGE = Path(__file__).parent.parent / "docs" / "reference" / "benchmarks.md"
-PEERS = ("psql", "ematix_flow", "dlt", "sling", "ingestr", "spark_jdbc")
+PEERS = ("psql", "ematix_flow", "dlt", "sling", "ingestr", "spark_jdbc", "duckdb_csv")
 SCENARIOS: dict[str, Callable[[Stand, Scale], list[Section]]] = {
     "postgres": merge_between_postgres,
     "duckdb": copy_into_duckdb,
+    "files": files,
+    "join": join,
     "starts": starts,
     "memory": memory,
 }

@@ -28,6 +28,20 @@ DUCKDB_TYPES = {
     "token": "UUID",
 }
 
+# As a project declares them for files that tell no types.
+WORDS = {
+    "id": "bigint",
+    "quantity": "int",
+    "ratio": "double",
+    "amount": "decimal(38,12)",
+    "customer": "text",
+    "note": "text",
+    "paid": "bool",
+    "day": "date",
+    "updated_at": "timestamptz",
+    "token": "uuid",
+}
+
 CREATE = """
 create table {table} (
   id bigint not null,
@@ -130,6 +144,96 @@ def check_duckdb(source: Figures, path: Path, table: str) -> Check:
     figures = {name: _plain(value) for name, value in zip(DUCKDB_FIGURES, row, strict=True)}
     types = {name: found.get(name, "missing") for name, kind in DUCKDB_TYPES.items() if found.get(name) != kind}
     return _check(source, figures, types)
+
+
+def check_parquet(source: Figures, folder: Path) -> Check:
+    with duckdb.connect() as session:
+        session.execute("set timezone = 'UTC'")
+        relation = f"read_parquet('{folder}/*.parquet')"
+        found = dict(session.execute(f"select column_name, column_type from (describe from {relation})").fetchall())
+        row = session.execute(f"select {_select(DUCKDB_FIGURES)} from {relation}").fetchone()
+    assert row is not None
+    figures = {name: _plain(value) for name, value in zip(DUCKDB_FIGURES, row, strict=True)}
+    types = {name: found.get(name, "missing") for name, kind in DUCKDB_TYPES.items() if found.get(name) != kind}
+    return _check(source, figures, types)
+
+
+def write_parquet(dsn: str, table: str, folder: Path) -> None:
+    """The table as Parquet files, as another tool would have left them."""
+    import adbc_driver_postgresql.dbapi
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    folder.mkdir(parents=True)
+    schema = pa.schema(
+        [
+            *(("id", pa.int64()), ("quantity", pa.int32()), ("ratio", pa.float64()), ("amount", pa.decimal128(38, 12))),
+            *(("customer", pa.string()), ("note", pa.string()), ("paid", pa.bool_()), ("day", pa.date32())),
+            *(("updated_at", pa.timestamp("us", "UTC")), ("token", pa.string())),
+        ]
+    )
+    with adbc_driver_postgresql.dbapi.connect(dsn) as session, session.cursor() as cursor:
+        cursor.execute(_sql(f"select * from {table}_text"))
+        reader = cursor.fetch_record_batch()
+        writers = [pq.ParquetWriter(folder / f"part-{number}.parquet", schema) for number in range(4)]
+        for number, batch in enumerate(reader):
+            arrays = [batch.column(field.name).cast(field.type) for field in schema]
+            writers[number % len(writers)].write_batch(pa.RecordBatch.from_arrays(arrays, schema=schema))
+        for writer in writers:
+            writer.close()
+
+
+def write_csv(dsn: str, table: str, file: Path) -> None:
+    with psycopg.connect(dsn) as session, session.cursor() as cursor, file.open("wb") as out:
+        cursor.execute("set timezone = 'UTC'")
+        with cursor.copy(_sql(f"copy {table} to stdout (format csv, header)")) as copy:
+            for data in copy:
+                out.write(data)
+
+
+# ---------------------------------------------------------------- a shop of three tables
+
+SHOP = {
+    "customers": (
+        "id bigint primary key, name text, segment text",
+        "i, 'customer ' || i, (array['AUTOMOBILE','BUILDING','FURNITURE','HOUSEHOLD','MACHINERY'])[1 + i % 5]",
+    ),
+    "orders": (
+        "id bigint primary key, customer_id bigint, day date, priority text",
+        "i, 1 + i * 7919 % {customers}, date '2020-01-01' + (i % 400)::int, 'P' || i % 5",
+    ),
+    "lines": (
+        "id bigint primary key, order_id bigint, price numeric(15,2), discount numeric(15,2), shipped date, note text",
+        "i, 1 + i % {orders}, (i % 100000) / 100.0, (i % 10) / 100.0, date '2020-01-05' + (i % 420)::int, md5(i::text)",
+    ),
+}
+
+
+def seed_shop(dsn: str, sizes: dict[str, int]) -> None:
+    with psycopg.connect(dsn, autocommit=True) as session:
+        for name, (columns, values) in SHOP.items():
+            session.execute(_sql(f"create table public.{name} ({columns})"))
+            made = values.format(**sizes)
+            session.execute(
+                _sql(f"insert into public.{name} select {made} from generate_series(1::bigint, {sizes[name]}) as i")
+            )
+            session.execute(_sql(f"vacuum (freeze, analyze) public.{name}"))
+
+
+def join_figures(dsn: str, sql: str) -> tuple[str, ...]:
+    with psycopg.connect(dsn) as session:
+        row = session.execute(_sql(f"select count(*), sum(revenue), sum(items) from ({sql}) as found")).fetchone()
+    assert row is not None
+    return tuple(_plain(value) for value in row)
+
+
+def check_join(wanted: tuple[str, ...], folder: Path) -> Check:
+    with duckdb.connect() as session:
+        relation = f"read_parquet('{folder}/*.parquet')"
+        row = session.execute(f"select count(*), sum(revenue), sum(items) from {relation}").fetchone()
+    assert row is not None
+    found = tuple(_plain(value) for value in row)
+    return Check(found == wanted, (), {})
 
 
 def _check(source: Figures, target: Figures, types: dict[str, str]) -> Check:

@@ -39,7 +39,7 @@ def merge_between_postgres(stand: Stand, scale: Scale) -> list[Section]:
     stand.seed(table, scale.merge_rows)
     stand.pipeline("merge_postgres", table, "warehouse.penstock.orders", "merge", more='keys = ["id"]')
     stand.execute("create schema penstock; create schema psql; create schema ematix_flow")
-    penstock, psql, ematix = (_side(stand, name) for name in ("penstock", "psql", "ematix_flow"))
+    penstock, psql, ematix = (side_of(stand, name) for name in ("penstock", "psql", "ematix_flow"))
 
     def entrant(label: str, side: Side | str, target: str, **job: Any) -> Entrant:
         job = {"table": table, "target_table": target, "ddl": DDL, "pipeline": "merge_postgres"} | job
@@ -90,7 +90,7 @@ def merge_between_postgres(stand: Stand, scale: Scale) -> list[Section]:
         about = "The target holds the rows of the run before; it is vacuumed and analysed between the runs."
         sections.append(Section(f"Postgres → Postgres, {rows}, second merge, {words}", about, found, [goal]))
     for side in (penstock, psql, ematix):
-        _stop(side)
+        stop(side)
     return sections
 
 
@@ -112,32 +112,32 @@ def copy_into_duckdb(stand: Stand, scale: Scale) -> list[Section]:
         ("dlt 1.31.0, pyarrow", "dlt", {"variant": "pyarrow"}),
         ("sling 1.4.11", "sling", {}),
         ("ingestr 0.15.9", "ingestr", {}),
-        ("Spark JDBC, Parquet, read_parquet", "spark_jdbc", {}),
+        ("Spark JDBC, Parquet, read_parquet", "spark_jdbc", {"kind": "duckdb"}),
     ):
         path = stand.folder / f"{name}.duckdb"
         entrants.append(_duckdb_entrant(stand, table, scale, label, name, path, **job))
     rows = f"{scale.copy_rows:,} rows"
     say(f"Postgres to DuckDB, {rows}")
     found = race(entrants, scale.runs)
-    _cold(stand, found, "copy_duckdb", lambda: _remove(stand.duckdb))
+    _cold(stand, found, "copy_duckdb", lambda: remove(stand.duckdb))
     ours = seconds_of(found, PENSTOCK)
     dlt = min((row.median.seconds for row in found if "dlt" in row.label and row.median is not None), default=None)
     goals = [ratio_goal("copy into DuckDB against dlt, best backend", dlt, ours, at_least=1)]
     for label in ("sling 1.4.11", "ingestr 0.15.9", "Spark JDBC, Parquet, read_parquet"):
         goals.append(ratio_goal(f"copy into DuckDB against {label}", seconds_of(found, label), ours, at_least=1))
     for entrant in entrants:
-        _stop(entrant.side)
+        stop(entrant.side)
     about = "Into a new DuckDB file. sling and ingestr are programs that start anew for every run, as they are used."
     return [Section(f"Postgres → DuckDB, {rows}", about, found, goals)]
 
 
 def _duckdb_entrant(stand: Stand, table: str, scale: Scale, label: str, name: str, path: Path, **job: Any) -> Entrant:
-    side = _side(stand, name)
+    side = side_of(stand, name)
     job = {"table": table, "rows": scale.copy_rows, "target_table": "main.orders", "path": str(path)} | job
     check = partial(_check_duckdb, stand, table, path)
     if isinstance(side, str):
         return Entrant(label, None, job, check, note=side)
-    return Entrant(label, side, job, check, partial(_remove, path))
+    return Entrant(label, side, job, check, partial(remove, path))
 
 
 def starts(stand: Stand, scale: Scale) -> list[Section]:
@@ -193,7 +193,7 @@ def _check_duckdb(stand: Stand, table: str, path: Path) -> dataset.Check:
     return dataset.check_duckdb(stand.figures(table), path, "main.orders")
 
 
-def _side(stand: Stand, name: str) -> Side | str:
+def side_of(stand: Stand, name: str) -> Side | str:
     """The side, or the reason why it cannot be had."""
     if not stand.takes(name):
         return LEFT_OUT
@@ -204,11 +204,11 @@ def _side(stand: Stand, name: str) -> Side | str:
         return f"not installed: {error}"
 
 
-def _stop(side: Side | str | None) -> None:
+def stop(side: Side | str | None) -> None:
     if isinstance(side, Side):
         side.stop()
 
 
-def _remove(path: Path) -> None:
+def remove(path: Path) -> None:
     for found in path.parent.glob(path.name + "*"):
         found.unlink()

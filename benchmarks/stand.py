@@ -42,6 +42,11 @@ dsn = "${{WAREHOUSE_DSN}}"
 type = "duckdb"
 path = "penstock.duckdb"
 
+[connections.lake]
+type = "files"
+path = "lake"
+format = "parquet"
+
 [spark]
 driver_memory = "{memory}"
 """
@@ -67,6 +72,7 @@ class Stand:
         self.server = EmbeddedPostgres(self.folder / "postgres", **SERVER_SETTINGS)
         self.project = self.folder / "project"
         self.duckdb = self.project / "penstock.duckdb"
+        self.lake = self.project / "lake"
         self._sides: list[Side] = []
         self._figures: dict[str, dataset.Figures] = {}
 
@@ -75,7 +81,7 @@ class Stand:
         with psycopg.connect(self.server.dsn, autocommit=True) as session:
             session.execute(f"create database {SOURCE}")
             session.execute(f"create database {TARGET}")
-        self.project.mkdir()
+        self.lake.mkdir(parents=True)
         (self.project / "penstock.toml").write_text(PROJECT.format(memory=DRIVER_MEMORY))
         os.environ["SHOP_DSN"] = self.dsn(SOURCE)
         os.environ["WAREHOUSE_DSN"] = self.dsn(TARGET)
@@ -99,6 +105,11 @@ class Stand:
         dataset.seed(self.dsn(SOURCE), table, rows)
         say(f"{rows:,} rows in {table}: {time.perf_counter() - begun:.1f} s")
 
+    def seed_shop(self, sizes: dict[str, int]) -> None:
+        begun = time.perf_counter()
+        dataset.seed_shop(self.dsn(SOURCE), sizes)
+        say(f"{sum(sizes.values()):,} rows in three tables: {time.perf_counter() - begun:.1f} s")
+
     def figures(self, table: str) -> dataset.Figures:
         """Of the source, remembered until it is changed."""
         if table not in self._figures:
@@ -110,7 +121,10 @@ class Stand:
         self._figures.pop(table, None)
 
     def pipeline(self, name: str, table: str, target: str, mode: str, *, source: str = SOURCE, more: str = "") -> None:
-        text = PIPELINE.format(name=name, source=source, table=table, target=target, mode=mode, more=more)
+        self.declare(PIPELINE.format(name=name, source=source, table=table, target=target, mode=mode, more=more))
+
+    def declare(self, text: str) -> None:
+        """More of the project's file."""
         with (self.project / "penstock.toml").open("a") as file:
             file.write(text)
 

@@ -11,7 +11,7 @@ import subprocess
 from typing import Any
 
 PINS = None
-JOBS = {"postgres"}
+JOBS = {"postgres", "nowhere"}
 
 
 def start(settings: dict[str, Any]) -> dict[str, Any]:
@@ -19,6 +19,33 @@ def start(settings: dict[str, Any]) -> dict[str, Any]:
 
 
 def run(settings: dict[str, Any], job: dict[str, Any]) -> None:
+    if "connections" in job:
+        _to_nowhere(settings, job)
+    else:
+        _copy(settings, job)
+
+
+def _to_nowhere(settings: dict[str, Any], job: dict[str, Any]) -> None:
+    """What the source can emit at most: every row in binary, in so many connections, and nobody takes it."""
+    step = -(-job["rows"] // job["connections"])
+    statements = [
+        f"copy (select * from {job['table']} where id > {low} and id <= {low + step}) to stdout (format binary)"
+        for low in range(0, job["rows"], step)
+    ]
+    readers = [
+        subprocess.Popen(
+            _command(settings, settings["source"], ["-c", statement]),
+            stdout=subprocess.DEVNULL,
+            env=_environment(settings["source"]),
+        )
+        for statement in statements
+    ]
+    codes = [reader.wait() for reader in readers]
+    if any(codes):
+        raise RuntimeError(f"psql COPY TO ended with {codes}")
+
+
+def _copy(settings: dict[str, Any], job: dict[str, Any]) -> None:
     table, target = job["table"], job["target_table"]
     form = "(format binary)" if job.get("binary") else ""
     create = f"create table {target} ({job['ddl']})"
