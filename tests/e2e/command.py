@@ -6,7 +6,6 @@ import json
 import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,6 +15,7 @@ import pytest
 
 from penstock.observe import failpoints
 from penstock.testing.postgres import EmbeddedPostgres
+from tests.waiting import await_true
 
 PASSWORD = "s3cret/of:the@shop"
 
@@ -115,11 +115,8 @@ class Project:
             text=True,
         )
         try:
-            deadline = time.monotonic() + 60
-            while not self._marker.exists():
-                assert process.poll() is None, process.communicate()
-                assert time.monotonic() < deadline
-                time.sleep(0.02)
+            await_true(lambda: self._marker.exists() or process.poll() is not None, 60)
+            assert process.poll() is None, process.communicate()
             yield process
         finally:
             process.kill()
@@ -143,10 +140,9 @@ def project(tmp_path: Path, shop: EmbeddedPostgres) -> Project:
 
 
 def await_count(connection: psycopg.Connection[tuple[object, ...]], query: str, wanted: int) -> None:
-    deadline = time.monotonic() + 15
-    while True:
+    def count() -> int:
         row = connection.execute(query).fetchone()  # type: ignore[call-overload]  # psycopg wants literal SQL
-        if row is not None and (row[0] >= wanted if wanted else row[0] == 0):
-            return
-        assert time.monotonic() < deadline, f"still {row}"
-        time.sleep(0.05)
+        assert row is not None
+        return int(row[0])
+
+    await_true(lambda: count() >= wanted if wanted else count() == 0, 15, lambda: f"still {count()}")

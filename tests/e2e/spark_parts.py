@@ -16,10 +16,17 @@ import pyarrow.parquet as pq
 from penstock.backends.base import Partition, Receipt, Sink
 from penstock.errors import DataError, LinkLost, PenstockError
 from penstock.schema import Column
+from tests.waiting import await_true
 
 BATCH = 50_000
 MEETING_SECONDS = 60.0
 WIRE = [("id", Column("id", pa.int64())), ("label", Column("name", pa.string()))]
+
+
+def meet(folder: Path) -> None:
+    """Wait until two workers are at work."""
+    (folder / str(os.getpid())).touch()
+    await_true(lambda: len(list(folder.iterdir())) >= 2, MEETING_SECONDS, lambda: "no second worker came")
 
 
 @dataclass(frozen=True)
@@ -32,11 +39,7 @@ class Numbers(Partition):
 
     def read(self) -> Iterator[pa.RecordBatch]:
         if self.meeting is not None:
-            (self.meeting / str(os.getpid())).touch()
-            deadline = time.monotonic() + MEETING_SECONDS
-            while len(list(self.meeting.iterdir())) < 2:
-                assert time.monotonic() < deadline, "no second worker came"
-                time.sleep(0.01)
+            meet(self.meeting)
         for start in range(self.start, self.stop, BATCH):
             ids = pa.array(range(start, min(start + BATCH, self.stop)), pa.int64())
             yield pa.RecordBatch.from_pydict({"label": pc.cast(ids, pa.string()), "id": ids})

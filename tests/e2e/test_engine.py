@@ -7,9 +7,8 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -32,6 +31,7 @@ from penstock.errors import (
 )
 from penstock.schema import Column, Logical, Schema
 from tests.e2e.spark_parts import LOST, UNFIT, WIRE, Crashing, Endless, Failing, Numbers, ParquetSink, Table
+from tests.waiting import await_true
 
 pytestmark = pytest.mark.spark
 
@@ -63,13 +63,6 @@ def halves(rows: int, parts: int = 4, meeting: Path | None = None) -> list[Parti
 
 def active_jobs(spark: Any) -> list[int]:
     return list(status.context(spark).statusTracker().getActiveJobsIds())
-
-
-def await_true(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited too long"
-        time.sleep(0.01)
 
 
 # ---------------------------------------------------------------- fused copy

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -16,6 +15,7 @@ import pytest
 from penstock.backends.base import Partition, Split
 from penstock.run.pipeline import stage_with_spark
 from tests.conformance.harness import Flow, Harness, PostgresHarness
+from tests.waiting import await_true
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -87,10 +87,7 @@ class Gated(Partition):
     folder: Path
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        deadline = time.monotonic() + WAIT_SECONDS
-        while not self.first and not (self.folder / "rewritten").exists():
-            assert time.monotonic() < deadline, "nobody has rewritten the table"
-            time.sleep(0.02)
+        await_true(lambda: self.first or (self.folder / "rewritten").exists(), WAIT_SECONDS)
         yield from self.partition.read()
         (self.folder / "read").touch()
 
@@ -99,8 +96,7 @@ def test_one_moment_a_rewrite_between_two_partitions_is_noticed_and_read_again(b
     """VACUUM FULL between two partitions of one snapshot once gave 8,000 of 14,000 rows."""
 
     def rewrite() -> None:
-        while not (tmp_path / "read").exists():
-            time.sleep(0.02)
+        await_true((tmp_path / "read").exists, WAIT_SECONDS)
         bank.source.execute("delete from items where id % 2 = 0", "vacuum full items")
         (tmp_path / "rewritten").touch()
 

@@ -11,7 +11,6 @@ import os
 import pickle
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -25,6 +24,7 @@ import pytest
 from penstock.observe.failpoints import ENV
 from penstock.testing.postgres import EmbeddedPostgres, free_port
 from tests.faults.proxy import Cut, Proxy
+from tests.waiting import await_true
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -211,11 +211,8 @@ def with_spark(searched: Searched) -> None:
         stderr=subprocess.STDOUT,
     )
     try:
-        deadline = time.monotonic() + 60
-        while not marker.exists():
-            assert process.poll() is None, process.communicate()[0]
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
+        await_true(lambda: marker.exists() or process.poll() is not None, 60)
+        assert process.poll() is None, process.communicate()[0]
         family = psutil.Process(process.pid).children(recursive=True)
         assert any("java" in one.name() for one in family)
         assert any("daemon" in " ".join(one.cmdline()) for one in family)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +15,7 @@ from penstock.backends.base import Partition, Receipt, Split
 from penstock.engine import session, status
 from penstock.run import pipeline as runs
 from tests.conformance.harness import Flow, Harness
-from tests.e2e.spark_parts import MEETING_SECONDS
+from tests.e2e.spark_parts import meet
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -31,11 +30,7 @@ class Meeting(Partition):
     folder: Path
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        (self.folder / str(os.getpid())).touch()
-        deadline = time.monotonic() + MEETING_SECONDS
-        while len(list(self.folder.iterdir())) < 2:
-            assert time.monotonic() < deadline, "no second worker came"
-            time.sleep(0.01)
+        meet(self.folder)
         yield from self.partition.read()
 
 

@@ -12,7 +12,6 @@ import re
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -25,6 +24,7 @@ from tests.conformance.conftest import BACKENDS
 from tests.conformance.harness import Harness, PostgresHarness
 from tests.faults.bare import carry_out
 from tests.faults.proxy import Cut, Proxy
+from tests.waiting import await_true
 
 pytestmark = [pytest.mark.postgres, pytest.mark.faults, pytest.mark.sampled]
 
@@ -129,7 +129,7 @@ def test_two_runs_at_once_the_second_says_so_and_stops(bare: Bare) -> None:
     marker = bare.root / "pause"
     first = bare.start(f"copy.done=pause:{marker}")
     try:
-        _await(marker.exists)
+        await_true(marker.exists)
         second = bare.run()
         assert second.returncode == 1
         error = json.loads(second.stderr.splitlines()[-1])
@@ -147,7 +147,7 @@ def test_sweep_never_touches_a_live_run_of_another_pipeline(bare: Bare) -> None:
     marker = bare.root / "pause"
     first = bare.start(f"copy.done=pause:{marker}")
     try:
-        _await(marker.exists)
+        await_true(marker.exists)
         other = bare.run(name="q", target=f"to.{bare.target.schema}.others")
         if bare.target.capabilities.many_writers:
             assert other.returncode == 0, other.stderr
@@ -190,7 +190,7 @@ def test_server_restarted(tmp_path: Path, name: str) -> None:
         marker = tmp_path / "pause"
         process = bare.start(f"{name}=once:{tmp_path / 'once'}:pause:{marker}")
         try:
-            _await(marker.exists)
+            await_true(marker.exists)
             server.restart(immediate=True)
             marker.unlink()
             _, err = process.communicate(timeout=90)
@@ -202,10 +202,3 @@ def test_server_restarted(tmp_path: Path, name: str) -> None:
         bare.run_here()
         assert bare.count() == ROWS
         assert target.leftovers() == []
-
-
-def _await(condition: Callable[[], bool], seconds: float = 30) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)

@@ -19,6 +19,7 @@ from penstock.observe.failpoints import ENV
 from penstock.testing.postgres import EmbeddedPostgres
 from tests.conformance.harness import PostgresHarness
 from tests.faults.test_all_or_nothing import REPO, ROWS, Bare, _await
+from tests.waiting import await_true
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.faults]
 
@@ -104,9 +105,11 @@ def gone_within_the_promise(processes: list[psutil.Process], dsn: str, began: fl
     def left() -> list[str]:
         return [str(one) for one in processes if one.is_running()]
 
-    while not (gone() and sessions(dsn) == 0):
-        assert time.monotonic() - began < PROMISE_SECONDS, (left(), sessions(dsn))
-        time.sleep(0.05)
+    await_true(
+        lambda: gone() and sessions(dsn) == 0,
+        PROMISE_SECONDS - (time.monotonic() - began),
+        lambda: (left(), sessions(dsn)),
+    )
 
 
 @pytest.fixture
