@@ -51,50 +51,50 @@ COMPRESSION = "lz4"
 # ---------------------------------------------------------------- workers
 
 
-@dataclass(frozen=True, slots=True)
-class FileSink(Sink):
-    """Stages one table's parts as files of one format."""
+@dataclass(frozen=True)
+class StagingSink(Sink):
+    """Stages one table's parts as files, each part with its receipt in one step: first attempt wins.
 
-    suffix: ClassVar[str]
+    A target with files of its own says in `_stage` how they are written; the protocol is the same.
+    """
 
     folder: Path
     run_id: str
     table: int
-    schema: pa.Schema
-
-    @abstractmethod
-    def _fill(self, path: Path, batches: Iterator[pa.RecordBatch]) -> int:
-        """A whole file of all batches; the number of its rows. A broken one must not look whole."""
 
     def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
         check_token(self.folder, self.run_id)
         if (done := self._receipt(part)) is not None:
             return done
-        name = f"t{self.table}-p{part}-{uuid.uuid4().hex}{self.suffix}"
-        final, partial = self.folder / name, self.folder / f"{name}.part"
+        stem = f"t{self.table}-p{part}-{uuid.uuid4().hex}"
+        made: list[Path] = []
         published = False
         try:
-            rows = self._fill(partial, batches)
-            sync(partial)
-            partial.rename(final)
+            receipt = self._stage(part, stem, batches, made)
             failpoint("sink.staged")
             # If we died here, the file is whole but nothing names it: it will not be loaded.
-            receipt = Receipt(self.table, part, rows, final.stat().st_size, name, os.getpid())
-            winner = self._publish(receipt)
+            winner = self._publish(receipt, stem)
             published = winner == receipt
         except OSError as error:
             raise self._failed(error) from error
         finally:
-            for path in (partial,) if published else (partial, final):
+            for path in () if published else made:
                 with suppress(OSError):  # swept with the folder; it must not hide what went wrong
                     path.unlink()
         # If we died here, the receipt stands, and the next attempt at this part returns it.
         failpoint("sink.receipt")
         return winner
 
-    def _publish(self, receipt: Receipt) -> Receipt:
+    @abstractmethod
+    def _stage(self, part: int, stem: str, batches: Iterator[pa.RecordBatch], made: list[Path]) -> Receipt:
+        """Write the part's files, whole and on the disk; `stem` is this attempt's own.
+
+        Every path is noted in `made` before it exists: an attempt that fails or loses takes them away.
+        """
+
+    def _publish(self, receipt: Receipt, stem: str) -> Receipt:
         """Make the receipt durable unless another attempt has; whichever receipt counts."""
-        temporary = self.folder / f"{receipt.ref}.receipt"
+        temporary = self.folder / f"{stem}.receipt"
         try:
             with temporary.open("w") as file:
                 json.dump(receipt.to_record(), file)
@@ -134,7 +134,29 @@ class FileSink(Sink):
         return cannot_write(error, self.folder)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
+class FileSink(StagingSink):
+    """Stages parts as files of one format, which the driver loads."""
+
+    suffix: ClassVar[str]
+
+    schema: pa.Schema
+
+    @abstractmethod
+    def _fill(self, path: Path, batches: Iterator[pa.RecordBatch]) -> int:
+        """A whole file of all batches; the number of its rows. A broken one must not look whole."""
+
+    def _stage(self, part: int, stem: str, batches: Iterator[pa.RecordBatch], made: list[Path]) -> Receipt:
+        name = f"{stem}{self.suffix}"
+        final, partial = self.folder / name, self.folder / f"{name}.part"
+        made += [partial, final]
+        rows = self._fill(partial, batches)
+        sync(partial)
+        partial.rename(final)
+        return Receipt(self.table, part, rows, final.stat().st_size, name, os.getpid())
+
+
+@dataclass(frozen=True)
 class ParquetSink(FileSink):
     """For targets that read Parquet by themselves."""
 
@@ -175,7 +197,7 @@ class ParquetSink(FileSink):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class ArrowSink(FileSink):
     """For targets that keep Arrow: every type as it is."""
 
