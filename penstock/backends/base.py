@@ -376,6 +376,14 @@ class Target(ABC):
     @abstractmethod
     def has_schema(self, schema: str) -> bool: ...
 
+    def refusals(self, table: TableName, mode: str) -> tuple[str, ...]:
+        """Why this very table cannot be loaded in a mode that its backend takes: a file is replaced, not added to."""
+        return ()
+
+    def overlaps(self, source: Source, table: TableName) -> str:
+        """Why the source would read what the load writes; empty where it does not."""
+        return ""
+
     def sessions(self) -> Sessions | None:
         """Of a server that counts them; None where any number of tasks may write."""
         return None
@@ -430,6 +438,7 @@ class Capabilities:
     ttl: bool = False  # deletes rows by age in the load's own transaction
     partition_by: frozenset[str] = frozenset()  # of value, year, month, day, hour
     max_partition_fields: int | None = None  # None: any number
+    instead: str = ""  # for whoever asks for a mode that it does not take: what would
     tested: tuple[str, ...] = ()  # versions of the system that the suite runs on, for the matrix
     types: tuple[str, ...] = ()  # canonical types it holds as themselves, for the matrix
     notes: tuple[str, ...] = ()  # sentences for the matrix

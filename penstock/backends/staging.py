@@ -329,6 +329,10 @@ class StagingArea:
         if shutil.disk_usage(self.folder).free < FREE_FLOOR:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
+    def leave(self) -> None:
+        """Let go and remove nothing: what is there counts, and the next run does with it what this one could not."""
+        self._lock.release()
+
     def close(self) -> None:
         """Remove what was staged, then let go: in the other order a sweep might race with us. Safe twice.
 

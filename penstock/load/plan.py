@@ -129,6 +129,8 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     if pipeline.mode not in KEYED:
         # Only errors show them: those of the source's table that a transform or drift has left.
         keys = tuple(key for key in keys if key in columns.names)
+    refreshes = pipeline.mode == "append" and request.full_refresh
+    refusals += target.refusals(table, "truncate" if refreshes else pipeline.mode)
     if dialect is None:
         return _without_sql(request, columns, keys, refusals, partition_by)
     statement = Statement(
@@ -230,7 +232,9 @@ def _require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
 
     title = capabilities.title
     if pipeline.mode not in capabilities.modes:
-        refuse(f"{title} does not take mode {pipeline.mode}", f"it takes {', '.join(sorted(capabilities.modes))}")
+        instead = f"; {capabilities.instead}" if capabilities.instead else ""
+        takes = f"it takes {', '.join(sorted(capabilities.modes))}"
+        refuse(f"{title} does not take mode {pipeline.mode}", takes + instead)
     if pipeline.deletes != "none" and pipeline.deletes not in capabilities.deletes:
         refuse(f"{title} does not take deletes = {pipeline.deletes!r}", "leave deletes out")
     if pipeline.event_time is not None and not capabilities.event_time:

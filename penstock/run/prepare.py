@@ -209,6 +209,10 @@ def prepare(
         schema = source.schema()
         keys = pipeline.keys or source.primary_key()
         target_table = target.qualify(pipeline.target_table(table))
+        if overlap := target.overlaps(source, target_table):
+            raise PlanRefused(
+                "the source overlaps its target", why=overlap, remedy="write to another place", place=pipeline.place
+            )
         existing = target.inspect(target_table)
         stored = target.watermark(pipeline.name, target_table) if pipeline.incremental else None
         # A target that was dropped, or is refreshed, is filled from the beginning.
