@@ -177,9 +177,13 @@ def _word(annotation: Any) -> str:
     if origin is dict:
         return f"table of {_word(inner[1])}s"
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return {"ColumnOption": "column option", "TargetName": "target name", "Ttl": "table", "Input": "input"}[
-            annotation.__name__
-        ]
+        return {
+            "ColumnOption": "column option",
+            "TargetName": "target name",
+            "Ttl": "table",
+            "Input": "input",
+            "FileTable": "table",
+        }[annotation.__name__]
     return WORDS[annotation]
 
 

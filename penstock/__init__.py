@@ -70,6 +70,8 @@ if TYPE_CHECKING:
 
     class DuckDB(ConnectionClass): ...
 
+    class Files(ConnectionClass): ...
+
     class Memory(ConnectionClass): ...
 
     class Postgres(ConnectionClass): ...
@@ -160,6 +162,7 @@ __all__ = [
     "DriverMissing",
     "DuckDB",
     "Enum",
+    "Files",
     "Float",
     "Int",
     "Interval",

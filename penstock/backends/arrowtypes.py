@@ -47,20 +47,20 @@ def _into(column: Column, wanted: str, *, asked: bool) -> Native:
     if spell(column) == wanted:
         return Native(wanted)
     there = parse(wanted)
-    if there.logical is None and _holds_more(column.type, there.type):
+    if there.logical is None and holds_more(column.type, there.type):
         return Native(wanted, Verdict.WIDENED, direct=False)
     if wanted == "text" and pa.types.is_string(column.type):
         return Native(wanted, Verdict.WIDENED, direct=False, note="the text stays, its meaning is not kept")
     fits = there.logical is None and _castable(column, there.type)
     if asked and fits:
         return Native(wanted, Verdict.CHECKED, direct=False)
-    widen_to = spell(column) if column.logical is None and _holds_more(there.type, column.type) else ""
+    widen_to = spell(column) if column.logical is None and holds_more(there.type, column.type) else ""
     remedy = f'columns.{column.name} = "{wanted}"' if fits and not asked else f'columns.{column.name} = "text"'
     note = f"the target's column is {wanted}" if not asked else "there is no exact cast"
     return Native(wanted, Verdict.REFUSED, direct=False, note=note, remedy=remedy, widen_to=widen_to)
 
 
-def _holds_more(narrow: pa.DataType, wide: pa.DataType) -> bool:
+def holds_more(narrow: pa.DataType, wide: pa.DataType) -> bool:
     """Whether every value of one type is a value of the other, and looks the same."""
     for family in (_INTEGERS, _UNSIGNED):
         if narrow in family and wide in family:
@@ -84,7 +84,7 @@ def _holds_more(narrow: pa.DataType, wide: pa.DataType) -> bool:
 def widens(narrow: str, wide: str) -> bool:
     """Whether a column of one type may become one of the other, both by name."""
     one, other = parse(narrow), parse(wide)
-    return one.logical is None and other.logical is None and _holds_more(one.type, other.type)
+    return one.logical is None and other.logical is None and holds_more(one.type, other.type)
 
 
 _MANTISSA = {pa.float32(): 24, pa.float64(): 53}

@@ -27,6 +27,7 @@ SURFACE = [
     "DriverMissing",
     "DuckDB",
     "Enum",
+    "Files",
     "Float",
     "Int",
     "Interval",

@@ -1,0 +1,57 @@
+"""What files can do."""
+
+from __future__ import annotations
+
+from penstock.backends.base import Capabilities
+
+CAPABILITIES = Capabilities(
+    name="files",
+    title="Files",
+    extra="",
+    reads=True,
+    writes=True,
+    modes=frozenset({"append", "truncate"}),
+    deletes=frozenset(),
+    transactional=True,
+    atomic_across_tables=False,
+    many_writers=False,
+    user_sql=False,
+    incremental=True,
+    max_identifier_bytes=None,
+    case_insensitive=True,
+    same_database_sql=False,
+    queries=False,
+    partition_by=frozenset({"value"}),
+    instead="rows that change in place need a table format, Delta or Iceberg, or a database",
+    tested=("Parquet, CSV, JSON Lines",),
+    types=(
+        "bool",
+        "int8",
+        "int16",
+        "int32",
+        "int64",
+        "uint8",
+        "uint16",
+        "uint32",
+        "uint64",
+        "float",
+        "double",
+        "decimal128",
+        "string",
+        "binary",
+        "date32",
+        "time64",
+        "timestamp",
+        "uuid",
+        "json",
+        "list",
+        "struct",
+        "map",
+    ),
+    notes=(
+        "A load is committed by its manifest; files that no manifest names and others have put there are read too.",
+        "Modes that change rows in place need a table format, Delta or Iceberg, or a database.",
+        "A table is locked by a lock file on the local file system; network file systems are not served.",
+        "Columns whose names differ only in case are refused: Spark and DuckDB do not tell them apart.",
+    ),
+)

@@ -1,0 +1,277 @@
+"""CSV: texts in rows. `""` is empty text, nothing at all is NULL, unless the options say otherwise."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.csv as pa_csv
+
+from penstock.backends.files.config import Dialect
+from penstock.backends.files.streams import CHUNK, Bytes, sink
+from penstock.backends.files.texts import text_of
+from penstock.backends.steps import RunContext
+from penstock.errors import DataError, PlanRefused, SourceError
+from penstock.schema import Column
+
+UTF8 = ("utf-8", "utf8")
+
+
+def _parse_options(dialect: Dialect, columns: int, wrong: list[Any], verdict: str) -> pa_csv.ParseOptions:
+    def note(row: Any) -> str:
+        wrong.append(row)
+        return verdict
+
+    return pa_csv.ParseOptions(
+        delimiter=dialect.delimiter,
+        quote_char=dialect.quote or False,
+        double_quote=not dialect.escape,
+        escape_char=dialect.escape or False,
+        newlines_in_values=True,
+        # Of one column, an empty line is a NULL.
+        ignore_empty_lines=columns > 1,
+        invalid_row_handler=note,
+    )
+
+
+def _read_options(dialect: Dialect, size: int, names: Sequence[str] | None) -> pa_csv.ReadOptions:
+    return pa_csv.ReadOptions(
+        use_threads=False, block_size=size, column_names=list(names) if names else None, encoding=dialect.encoding
+    )
+
+
+def _convert_options(dialect: Dialect, names: Sequence[str]) -> pa_csv.ConvertOptions:
+    return pa_csv.ConvertOptions(
+        column_types=dict.fromkeys(names, pa.string()),
+        include_columns=list(names),
+        strings_can_be_null=True,
+        quoted_strings_can_be_null=False,
+        null_values=[dialect.null],
+    )
+
+
+def header(path: Path, dialect: Dialect) -> list[str]:
+    """The names in the first row, each once."""
+    stream = Bytes(path, dialect.compression)
+    try:
+        options = _parse_options(dialect, 2, [], "skip")
+        with pa_csv.open_csv(stream, _read_options(dialect, CHUNK, None), options) as reader:
+            names = list(reader.schema.names)
+    except pa.ArrowInvalid as error:
+        raise SourceError(
+            f"{path} has no header",
+            why="it is empty" if not path.stat().st_size else "its first rows are no CSV",
+            remedy="write at least a header, or remove the file",
+        ) from error
+    except (UnicodeError, OSError) as error:
+        raise _unreadable(path, dialect, error) from error
+    finally:
+        stream.close()
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice or "" in names:
+        raise PlanRefused(
+            f"the header of {path} has a name more than once" if twice else f"a column of {path} has no name",
+            why=", ".join(twice) if twice else f"it is column {names.index('') + 1}",
+            remedy="correct the header, or set header = false and declare the columns",
+        )
+    return names
+
+
+def read(
+    path: Path,
+    dialect: Dialect,
+    names: Sequence[str],
+    wanted: Sequence[str],
+    part: tuple[int, int] | None,
+    run: RunContext,
+) -> Iterator[pa.RecordBatch]:
+    """Batches with the wanted columns as text. `names` are those of the file, in its order."""
+    start, end = part if part is not None else (0, None)
+    has_header = dialect.header and start == 0
+    if not wanted:
+        wanted = names[:1]  # so that rows are counted
+    wrong: list[Any] = []
+    stream = Bytes(path, dialect.compression, start, end, dialect.quote.encode() if not dialect.escape else b"")
+    try:
+        options = _parse_options(dialect, len(names), wrong, "error")
+        reading = _read_options(dialect, run.batch_bytes, None if has_header else names)
+        with pa_csv.open_csv(stream, reading, options, _convert_options(dialect, wanted)) as reader:
+            yield from reader
+    except pa.ArrowInvalid as error:
+        if "Empty CSV file" in str(error) and (start or not dialect.header):
+            return
+        raise _wrong(path, error, wrong, dialect) from error
+    except (UnicodeError, OSError) as error:
+        raise _unreadable(path, dialect, error) from error
+    finally:
+        stream.close()
+    if stream.marks % 2:
+        # Arrow takes the rest of the file for one value, without a word.
+        raise SourceError(
+            f"{path} ends inside quotes",
+            why="its quotes do not pair: it is cut off, or a value holds a single quote",
+            remedy='write it again; if quotes mean nothing in it, set quote = ""',
+        )
+
+
+def _wrong(path: Path, error: Exception, wrong: Sequence[Any], dialect: Dialect) -> SourceError:
+    """What Arrow says quotes the row: the text of a cell. Only its place is told."""
+    if wrong:
+        row = wrong[0]
+        place = f"line {row.number} of {path}" if row.number else f"a row of {path}"
+        return SourceError(
+            f"{place} has {row.actual_columns} values instead of {row.expected_columns}",
+            why="the row is ragged; lines are counted without those inside of quotes",
+            remedy="correct the row, or the options delimiter, quote and escape",
+        )
+    text = str(error)
+    if "UTF8" in text or "utf-8" in text:
+        return _unreadable(path, dialect, error)
+    if "straddling" in text:
+        return SourceError(f"a row of {path} is longer than a batch", why="quotes that do not pair make such rows")
+    if "compressed" in text.lower() or "zlib" in text.lower():
+        return SourceError(f"{path} cannot be unpacked", why="it is cut off or damaged", remedy="write it again")
+    return SourceError(
+        f"{path} cannot be read as CSV", why="its rows do not follow the options", remedy="see its first rows"
+    )
+
+
+def _unreadable(path: Path, dialect: Dialect, error: Exception) -> SourceError:
+    if isinstance(error, OSError) and not isinstance(error, UnicodeError):
+        return SourceError(f"{path} cannot be read", why="it is cut off or damaged", remedy="write it again")
+    return SourceError(
+        f"{path} is not {dialect.encoding}",
+        why="it holds bytes that are no text in that encoding",
+        remedy='set `encoding`, for example encoding = "latin-1"',
+    )
+
+
+# ---------------------------------------------------------------- parts of a file
+
+
+def has_quoted_lines(path: Path, dialect: Dialect) -> bool:
+    """Whether a value may hold a line break: then the file must not be cut. Looks through all of it."""
+    if dialect.escape or dialect.encoding.lower() not in UTF8:
+        return True
+    if not dialect.quote:
+        return False
+    inside, quote = False, ord(dialect.quote)
+    with pa.OSFile(str(path), "rb") as file:
+        while data := file.read(CHUNK):
+            raw = np.frombuffer(data, np.uint8)
+            quotes = raw == quote
+            if not inside and not quotes.any():
+                continue
+            odd = (np.cumsum(quotes, dtype=np.int32) + inside) % 2 == 1
+            if (odd & ((raw == 10) | (raw == 13))).any():
+                return True
+            inside = bool(odd[-1])
+    return inside
+
+
+def cuts(path: Path, size: int, want: int) -> list[tuple[int, int]]:
+    """The file in about `want` parts, each of whole lines."""
+    bounds = [0]
+    with pa.OSFile(str(path), "rb") as file:
+        for number in range(1, want):
+            place = max(size * number // want, bounds[-1])
+            if (found := _next_line(file, place, size)) is not None and bounds[-1] < found < size:
+                bounds.append(found)
+    return list(zip(bounds, [*bounds[1:], size], strict=True))
+
+
+def _next_line(file: Any, place: int, size: int) -> int | None:
+    file.seek(place)
+    while place < size:
+        data = file.read(CHUNK)
+        found = data.find(b"\n")
+        if found >= 0:
+            return int(place + found + 1)
+        place += len(data)
+    return None
+
+
+# ---------------------------------------------------------------- writing
+
+
+class Writer:
+    """Writes canonical batches into a new file."""
+
+    def __init__(self, path: Path, columns: Sequence[Column], dialect: Dialect, *, headed: bool = True) -> None:
+        self._columns = list(columns)
+        self._dialect = dialect
+        self._stream = sink(path, dialect.compression)
+        self.lines = True
+        if dialect.header and headed:
+            names = [self._quoted(pa.array([column.name]), always=False) for column in columns]
+            self._put(pc.binary_join_element_wise(*names, dialect.delimiter))
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        texts = [self._text(batch.column(column.name)) for column in self._columns]
+        if len(texts) == 1:
+            self._put(pc.fill_null(texts[0], self._dialect.null))
+            return
+        options = {"null_handling": "replace", "null_replacement": self._dialect.null}
+        self._put(pc.binary_join_element_wise(*texts, self._dialect.delimiter, **options))
+
+    def _text(self, array: pa.Array) -> pa.Array:
+        text = text_of(array)
+        plain = pa.types.is_boolean(array.type) or pa.types.is_integer(array.type) or pa.types.is_date32(array.type)
+        return text if plain and not self._dialect.null else self._quoted(text, always=False)
+
+    def _quoted(self, text: pa.Array, *, always: bool) -> pa.Array:
+        """In quotes where it would be taken for something else: an end, a quote, or NULL."""
+        dialect = self._dialect
+        marks = [dialect.delimiter, dialect.quote, dialect.escape, "\n", "\r"]
+        if pc.any(pc.match_substring_regex(text, "[\n\r]")).as_py():
+            self.lines = False
+        special = "[" + "".join("\\" + mark if mark in "\\]^-[" else mark for mark in marks if mark) + "]"
+        needs = pc.or_(pc.match_substring_regex(text, special), pc.equal(text, dialect.null))
+        if not always and not pc.any(needs).as_py():
+            return text
+        if not dialect.quote:
+            raise DataError(
+                "a value needs quotes, and quote is empty",
+                why="it holds the delimiter or a line break, or is the text that means NULL",
+                remedy="set `quote`, or another delimiter",
+            )
+        if dialect.escape:
+            inner = pc.replace_substring(text, dialect.escape, dialect.escape * 2)
+            inner = pc.replace_substring(inner, dialect.quote, dialect.escape + dialect.quote)
+        else:
+            inner = pc.replace_substring(text, dialect.quote, dialect.quote * 2)
+        return pc.if_else(needs, pc.binary_join_element_wise(dialect.quote, inner, dialect.quote, ""), text)
+
+    def _put(self, rows: pa.Array) -> None:
+        write_lines(self._stream, rows, self._dialect.encoding)
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def drop(self) -> None:
+        self._stream.close()
+
+
+def write_lines(stream: Any, rows: pa.Array, encoding: str = "utf-8") -> None:
+    """Rows, each with a line's end, as the bytes that they are."""
+    ended = pc.binary_join_element_wise(rows, "\n", "")
+    if not len(ended):
+        return
+    _, offsets, data = ended.buffers()
+    edges = np.frombuffer(offsets, np.int32)
+    first, last = int(edges[ended.offset]), int(edges[ended.offset + len(ended)])
+    body = data.slice(first, last - first)
+    if encoding.lower() in UTF8:
+        stream.write(body)
+        return
+    try:
+        stream.write(body.to_pybytes().decode("utf-8").encode(encoding))
+    except UnicodeEncodeError as error:
+        raise DataError(
+            f"a value has a character that {encoding} lacks",
+            remedy="leave `encoding` out, which is utf-8, or write such columns in another form",
+        ) from error

@@ -1,0 +1,133 @@
+"""Parquet: the format that holds canonical types itself."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from penstock.backends.files import types
+from penstock.backends.files.config import PARQUET_COMPRESSION, Dialect
+from penstock.backends.steps import RunContext
+from penstock.backends.stored import stored_schema, to_stored
+from penstock.errors import PlanRefused, SourceError
+from penstock.schema import Column
+
+
+def opened(path: Path) -> pq.ParquetFile:
+    """The file; a clear error where it is none, or only a part of one."""
+    try:
+        # Timestamps of 12 bytes, as older Spark and Hive write them, reach further than nanoseconds do.
+        return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
+        if isinstance(error, FileNotFoundError):
+            raise
+        raise broken(path) from error
+
+
+def broken(path: Path) -> SourceError:
+    return SourceError(
+        f"{path} is not a whole Parquet file",
+        why="it is cut off, damaged or of another format" if path.stat().st_size else "it is empty",
+        remedy="write it again; leave out unfinished files by a name that begins with _ or .",
+    )
+
+
+def columns_of(path: Path, declared: Mapping[str, Column]) -> list[Column]:
+    """The canonical columns of a file of others; those that are declared as they are declared."""
+    with opened(path) as file:
+        schema = file.schema_arrow
+    twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
+    if twice:
+        raise PlanRefused(
+            f"{path} has a column more than once", why=", ".join(twice), remedy="write it with other names"
+        )
+    columns = []
+    for field in schema:
+        column = types.canonical(field.name, field.type, nullable=field.nullable)
+        column = declared.get(field.name, column)
+        if column is None:
+            raise PlanRefused(
+                f"column {field.name} of {path} has a type that no target takes",
+                why=f"it is {field.type}",
+                remedy=f'declare another: [connections.….tables.…] columns = {{ "{field.name}" = "bigint" }}',
+            )
+        columns.append(column)
+    return columns
+
+
+def row_groups(path: Path) -> list[tuple[int, int]]:
+    """Rows and bytes of each row group."""
+    with opened(path) as file:
+        metadata = file.metadata
+        groups = [metadata.row_group(number) for number in range(metadata.num_row_groups)]
+        return [(group.num_rows, group.total_byte_size) for group in groups]
+
+
+def read(path: Path, names: Sequence[str], groups: Sequence[int] | None, run: RunContext) -> Iterator[pa.RecordBatch]:
+    """Batches with the named columns, in the types that the file has."""
+    with opened(path) as file:
+        metadata = file.metadata
+        chosen = list(range(metadata.num_row_groups)) if groups is None else list(groups)
+        size = sum(metadata.row_group(number).total_byte_size for number in chosen)
+        rows = sum(metadata.row_group(number).num_rows for number in chosen)
+        # As many rows as fill a batch: what a row of text takes, only the file knows.
+        most = max(1, min(run.batch_rows, int(rows * run.batch_bytes / size) if size else run.batch_rows))
+        try:
+            if not names:
+                yield from _counted(rows, run.batch_rows)
+                return
+            for batch in file.iter_batches(most, row_groups=chosen, columns=list(names), use_threads=False):
+                yield batch.select(list(names))
+        except (pa.ArrowInvalid, OSError) as error:
+            raise broken(path) from error
+
+
+def _counted(rows: int, most: int) -> Iterator[pa.RecordBatch]:
+    """Batches without a column of the file: all that is asked for lies in its folders, or nowhere."""
+    while rows > 0:
+        step = min(rows, most)
+        yield pa.RecordBatch.from_struct_array(pa.array([{}] * step, pa.struct([])))
+        rows -= step
+
+
+class Writer:
+    """Writes canonical batches into a new file."""
+
+    def __init__(self, path: Path, columns: Sequence[Column], dialect: Dialect) -> None:
+        self._schema = stored_schema(columns)
+        self._file = pa.OSFile(str(path), "wb")
+        compression = dialect.compression or PARQUET_COMPRESSION
+        self._writer = pq.ParquetWriter(self._file, self._schema, compression=compression, store_schema=False)
+        self.lines = True
+
+    def write(self, batch: pa.RecordBatch) -> None:
+        arrays = [to_stored(batch.column(field.name), field.type) for field in self._schema]
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+
+    def close(self) -> None:
+        self._writer.close()
+        self._file.close()
+
+    def drop(self) -> None:
+        """Leave it unfinished: its finaliser would put a footer under half the rows and make a valid file of them."""
+        self._writer.is_open = False
+        self._file.close()
+
+
+def copy_parts(parts: Sequence[Path], path: Path, columns: Sequence[Column], dialect: Dialect) -> None:
+    """One file out of several of the same columns, a row group at a time."""
+    writer = Writer(path, columns, dialect)
+    try:
+        for part in parts:
+            with opened(part) as file:
+                for batch in file.iter_batches(use_threads=False):
+                    arrays = [types.convert(batch.column(column.name), column.type) for column in columns]
+                    names = [column.name for column in columns]
+                    writer.write(pa.RecordBatch.from_arrays(arrays, names=names))
+        writer.close()
+    except BaseException:  # Ctrl-C too: half a file must not look like a whole one
+        writer.drop()
+        raise

@@ -1,0 +1,548 @@
+"""Writing files: tasks stage them, the driver commits them by a manifest and then moves them into place.
+
+Nothing counts before the manifest is there, and everything that it names counts from then on, wherever
+the files still are. What a truncate replaces is removed last.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+
+from penstock.backends.arrowtypes import cast_batch, held
+from penstock.backends.base import (
+    Load,
+    LoadPlan,
+    LoadResult,
+    Native,
+    Receipt,
+    RunContext,
+    Sink,
+    Source,
+    StagedColumn,
+    TableLoad,
+    Target,
+    TargetColumn,
+    TargetTable,
+)
+from penstock.backends.files import csv, jsonl, parquet, types
+from penstock.backends.files.config import COMPRESSED, DEFAULT_FORMAT, Dialect, FileFormat, FilesConfig, format_of
+from penstock.backends.files.manifest import Chain, DataFile, Group, Loader, Manifest, next_manifest, staging_base
+from penstock.backends.files.place import Mark, Place, folder_name, found_files, locate
+from penstock.backends.files.read import FilesSource, Listing, Piece
+from penstock.backends.files.texts import text_of
+from penstock.backends.locks import FileLock, cannot_write
+from penstock.backends.staging import StagingArea, StagingSink, sweep, sync
+from penstock.errors import DataError, PenstockError, PlanStale, StagingLost, TargetError, Unsupported
+from penstock.observe.failpoints import failpoint
+from penstock.schema import Column, Ddl, TableName
+from penstock.schema.words import spell
+
+# A partitioned write keeps a file open per folder; beyond this they are closed and others begun.
+OPEN_FOLDERS = 64
+TEXTS = ("csv", "jsonl")
+
+Writer = parquet.Writer | csv.Writer | jsonl.Writer
+
+
+def writer(path: Path, columns: Sequence[Column], dialect: Dialect, *, headed: bool = True) -> Writer:
+    """A new file of a format. `headed` says that a CSV begins with its header, if it has one."""
+    if dialect.format == "parquet":
+        return parquet.Writer(path, columns, dialect)
+    if dialect.format == "csv":
+        return csv.Writer(path, columns, dialect, headed=headed)
+    return jsonl.Writer(path, columns, dialect)
+
+
+# ---------------------------------------------------------------- workers
+
+
+@dataclass(frozen=True)
+class FilesSink(StagingSink):
+    """Stages one table's parts in the format of the target, one file or one per folder."""
+
+    dialect: Dialect
+    columns: tuple[StagedColumn, ...]
+    keys: tuple[str, ...]
+    folders: tuple[str, ...]
+    single: bool  # parts are put together by the driver, so that only its file has a header
+
+    def _stage(self, part: int, stem: str, batches: Iterator[pa.RecordBatch], made: list[Path]) -> Receipt:
+        parts = _Parts(self, part, int(stem[-8:], 16), made)
+        try:
+            failpoint("sink.open")
+            for batch in batches:
+                if batch.num_rows:
+                    for folder, piece in self._by_folder(cast_batch(batch, self.columns, self.keys)):
+                        parts.write(folder, piece)
+            parts.close()
+        except BaseException:  # Ctrl-C too: half a file must not look like a whole one
+            parts.drop()
+            raise
+        files = parts.files
+        size = sum(file.size for file in files)
+        ref = json.dumps([file.to_record() for file in files])
+        return Receipt(self.table, part, sum(file.rows for file in files), size, ref, os.getpid())
+
+    def _by_folder(self, batch: pa.RecordBatch) -> Iterator[tuple[tuple[str | None, ...], pa.RecordBatch]]:
+        """The rows of each combination of folder values."""
+        if not self.folders:
+            yield (), batch
+            return
+        texts = [text_of(batch.column(name)) for name in self.folders]
+        coded = [text.dictionary_encode(null_encoding="encode") for text in texts]
+        combined = np.zeros(batch.num_rows, np.int64)
+        for array in coded:
+            combined = combined * len(array.dictionary) + array.indices.to_numpy()
+        order = np.argsort(combined, kind="stable")
+        edges = np.flatnonzero(np.diff(combined[order])) + 1
+        sorted_ = batch.take(pa.array(order))
+        kept = [name for name in batch.schema.names if name not in self.folders]
+        for start, end in zip([0, *edges], [*edges, batch.num_rows], strict=True):
+            values = tuple(text[int(order[start])].as_py() for text in texts)
+            yield values, sorted_.slice(int(start), int(end - start)).select(kept)
+
+
+class _Parts:
+    """The files that one attempt at a part writes."""
+
+    def __init__(self, sink: FilesSink, part: int, number: int, made: list[Path]) -> None:
+        self._sink = sink
+        self._part = part
+        self._number = number
+        self._made = made
+        self._columns = [held(staged) for staged in sink.columns if staged.column.name not in sink.folders]
+        self._open: dict[tuple[str | None, ...], tuple[str, Writer, int]] = {}
+        self.files: list[DataFile] = []
+
+    def write(self, folder: tuple[str | None, ...], batch: pa.RecordBatch) -> None:
+        if folder not in self._open:
+            if len(self._open) >= OPEN_FOLDERS:
+                self.close()
+            name = self._name(folder)
+            path = self._sink.folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            self._made.append(path)
+            opened = writer(path, self._columns, self._sink.dialect, headed=not self._sink.single)
+            self._open[folder] = (name, opened, 0)
+        name, opened, rows = self._open[folder]
+        opened.write(batch)
+        self._open[folder] = (name, opened, rows + batch.num_rows)
+
+    def _name(self, folder: tuple[str | None, ...]) -> str:
+        """Run, part and attempt: names sort by time, and no attempt meets another's."""
+        attempt = (self._number + len(self._made)) % 2**32
+        file = f"{self._sink.run_id}-{self._part:05d}-{attempt:08x}{self._sink.dialect.extension}"
+        steps = [folder_name(name, value) for name, value in zip(self._sink.folders, folder, strict=True)]
+        return "/".join([*steps, file])
+
+    def close(self) -> None:
+        for folder, (name, opened, rows) in self._open.items():
+            opened.close()
+            path = self._sink.folder / name
+            sync(path)
+            mark = Mark.of(path)
+            pairs = tuple(zip(self._sink.folders, folder, strict=True))
+            self.files.append(DataFile(name, rows, mark.size, mark.modified, pairs, opened.lines))
+        self._open = {}
+
+    def drop(self) -> None:
+        for _, opened, _ in self._open.values():
+            with suppress(OSError):
+                opened.drop()
+
+
+# ---------------------------------------------------------------- the target
+
+
+class FilesTarget(Target):
+    """A directory of tables, or one file. Nothing is open between two questions."""
+
+    def __init__(self, config: FilesConfig, run: RunContext) -> None:
+        if config.read_only:
+            raise TargetError(f"connection {config.name!r} is read-only", remedy="remove read_only from it")
+        self._config = config
+        self._run = run
+
+    def qualify(self, table: TableName) -> TableName:
+        self._place(table)
+        return table
+
+    def has_schema(self, schema: str) -> bool:  # noqa: ARG002  a directory is made with its table
+        return True
+
+    def inspect(self, table: TableName) -> TargetTable | None:
+        place = self._place(table)
+        chain = Chain.read(place)
+        if chain.last is None and not found_files(place):
+            return None
+        listing = Listing.of(self._config, place, self._run)
+        loader = chain.loader(self._run.pipeline)
+        counted = [entry.rows for entry in listing.entries]
+        return TargetTable(
+            table,
+            tuple(TargetColumn(column.name, spell(column)) for column in listing.columns),
+            notes=listing.notes,
+            owners=frozenset(chain.last.loaders) if chain.last else frozenset(),
+            loaded=frozenset(loader.loaded) if loader else frozenset(),
+            rows=sum(rows for rows in counted if rows is not None),
+        )
+
+    def refusals(self, table: TableName, mode: str) -> tuple[str, ...]:
+        place = self._place(table)
+        if place.kind == "file" and mode == "append":
+            return (
+                f"{place.root} is one file, which a load replaces: it takes truncate;"
+                " to append, name a table without the file's ending, which is a directory",
+            )
+        if place.root.parent.exists() and not os.access(place.root.parent, os.W_OK | os.X_OK):
+            return (f"cannot write in {place.root.parent}: permission denied",)
+        return ()
+
+    def overlaps(self, source: Source, table: TableName) -> str:
+        if not isinstance(source, FilesSource):
+            return ""
+        place = self._place(table)
+        read = [entry.path for entry in source.listing.entries]
+        if source.place.kind == "pattern":
+            would = place.root.relative_to(source.place.root) if place.root.is_relative_to(source.place.root) else None
+            hit = would is not None and (would.match(source.place.pattern) or (would / "x").match(source.place.pattern))
+            inside = hit or any(path.is_relative_to(place.root) for path in read)
+        else:
+            inside = place.overlaps(source.place)
+        return f"{source.place.shown} is read and {place.root} is written: they are, or hold, the same files" * inside
+
+    def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
+        return types.native(column, existing, cast)
+
+    def render(self, ddl: Ddl) -> list[str]:  # noqa: ARG002  the next manifest carries the new columns
+        return []
+
+    def watermark(self, pipeline: str, table: TableName) -> str | None:
+        loader = Chain.read(self._place(table)).loader(pipeline)
+        return loader.watermark if loader else None
+
+    def begin(self, plan: LoadPlan) -> Load:
+        if len(plan.tables) != 1:
+            raise Unsupported("files are loaded one table at a time", why="each table has manifests of its own")
+        place = self._place(plan.tables[0].table)
+        dialect = self._dialect(place)
+        if dialect.format == "orc":
+            raise Unsupported("ORC is written by Spark alone", remedy="see docs/how-to/files.md")
+        try:
+            place.root.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(error, place.root.parent) from error
+        staging: StagingArea | None = None
+        lock = FileLock.acquire(lock_file(place), plan.run.run_id, plan.run.pipeline, target=str(place.root))
+        try:
+            failpoint("load.begin")
+            # A run that died between its manifest and its last file is finished first: its staging
+            # holds rows that are committed, and the sweep would take them for leftovers.
+            Chain.read(place).publish()
+            sweep(staging_base(place))
+            place.meta.mkdir(parents=True, exist_ok=True)
+            staging = StagingArea.create(staging_base(place), plan.run)
+            failpoint("load.staging")
+        except BaseException as error:  # Ctrl-C too: nobody else frees the lock
+            if staging is not None:
+                staging.close()
+            _remove_empty(place)
+            lock.release()
+            if isinstance(error, OSError):
+                raise cannot_write(error, place.root.parent) from error
+            raise
+        return FilesLoad(self._config, place, dialect, plan, lock, staging)
+
+    def _place(self, table: TableName) -> Place:
+        place = locate(self._config, table, exists=False)
+        if place.kind == "pattern":
+            raise TargetError(f"{table} is a pattern, and a target is one table", remedy="name a directory or a file")
+        return place
+
+    def _dialect(self, place: Place) -> Dialect:
+        """How the target's files are written: as asked for, as its name says, or as those that are there."""
+        chosen = self._config.table(place.table).format or self._config.format
+        compression = None
+        if place.kind == "file":
+            told, compression = format_of(place.root.name)
+            chosen = chosen or told
+        chosen = chosen or self._found_format(place)
+        made = self._config.dialect(place.table, chosen, compression)
+        if chosen in TEXTS and made.compression not in ("", *COMPRESSED.values()):
+            raise Unsupported(f"{chosen} is not written with compression {made.compression!r}", remedy="gzip or zstd")
+        return made
+
+    def _found_format(self, place: Place) -> FileFormat:
+        chain = Chain.read(place)
+        if chain.groups:
+            return chain.groups[-1].dialect.format
+        told = {format_of(file.name)[0] for file in found_files(place)} - {None}
+        return told.pop() or DEFAULT_FORMAT if len(told) == 1 else DEFAULT_FORMAT
+
+
+def lock_file(place: Place) -> Path:
+    return place.root.parent / f".{place.root.name}.penstock.lock"
+
+
+# ---------------------------------------------------------------- the load
+
+
+class FilesLoad(Load):
+    """A load of one table. Holds its lock file."""
+
+    def __init__(
+        self,
+        config: FilesConfig,
+        place: Place,
+        dialect: Dialect,
+        plan: LoadPlan,
+        lock: FileLock,
+        staging: StagingArea,
+    ) -> None:
+        self._config = config
+        self._place = place
+        self._dialect = dialect
+        self._plan = plan
+        self._lock = lock
+        self._staging = staging
+        [self._load] = plan.tables
+
+    def sink(self, table: int) -> Sink:
+        return FilesSink(
+            self._staging.folder,
+            self._plan.run.run_id,
+            table,
+            self._dialect,
+            self._load.columns,
+            self._plan.key_columns,
+            tuple(field.column for field in self._load.partition_by) if self._place.kind == "folder" else (),
+            single=self._place.kind == "file",
+        )
+
+    def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
+        try:
+            failpoint("commit.begin")
+            chain = Chain.read(self._place)
+            self._check_watermark(chain)
+            files = self._staged(receipts)
+            done, manifest = self._manifest(chain, files)
+            self._write(chain, manifest, done)
+        except OSError as error:
+            raise cannot_write(error, self._place.root.parent) from error
+        # From here on the rows are there, whatever happens: the next run does what this one cannot.
+        failpoint("commit.done")
+        after = Chain.read(self._place)
+        after.publish()
+        after.forget()
+        self.abort()
+        return done
+
+    # ------------------------------------------------------------ what was staged
+
+    def _staged(self, receipts: Sequence[Receipt]) -> list[DataFile]:
+        """The files that the receipts name, proved to be there, whole, and of no part twice."""
+        if len({receipt.part for receipt in receipts}) != len(receipts):
+            raise _lost("a part has two receipts")
+        files = []
+        for receipt in sorted(receipts, key=lambda one: one.part):
+            named = [DataFile.from_record(record) for record in json.loads(receipt.ref or "[]")]
+            if sum(file.rows for file in named) != receipt.rows:
+                raise _lost(f"the files of part {receipt.part} are not what its receipt says")
+            files += named
+        for file in files:
+            path = self._staging.folder / file.name
+            if not path.is_file() or path.stat().st_size != file.size:
+                raise _lost(f"{file.name} is not what its receipt says")
+        return [self._one_file(files)] if self._place.kind == "file" else files
+
+    def _one_file(self, parts: Sequence[DataFile]) -> DataFile:
+        """The parts in one file: lines one after the other, or row group by row group."""
+        paths = [self._staging.folder / part.name for part in parts]
+        path = self._staging.folder / self._place.root.name
+        columns = [held(staged) for staged in self._load.columns]
+        if self._dialect.format == "parquet":
+            parquet.copy_parts(paths, path, columns, self._dialect)
+        else:
+            head = writer(path, columns, self._dialect)
+            head.close()
+            with path.open("ab") as out:  # packed or not: one stream after the other is a stream
+                for part in paths:
+                    with part.open("rb") as read:
+                        while data := read.read(1 << 20):
+                            out.write(data)
+        sync(path)
+        mark = Mark.of(path)
+        lines = all(part.lines for part in parts)
+        return DataFile(path.name, sum(part.rows for part in parts), mark.size, mark.modified, (), lines)
+
+    def _check_watermark(self, chain: Chain) -> None:
+        """With the table locked: the window must begin where the last load ended."""
+        if self._plan.watermark is None:
+            return
+        loader = chain.loader(self._plan.run.pipeline)
+        if (loader.watermark if loader else None) != self._plan.continues:
+            raise PlanStale(
+                "another run has loaded since this one was planned",
+                why="the stored watermark is not the one that the window begins at",
+                place=str(self._load.table),
+            )
+
+    # ------------------------------------------------------------ the manifest
+
+    def _manifest(self, chain: Chain, files: Sequence[DataFile]) -> tuple[LoadResult, Manifest]:
+        load, run = self._load, self._plan.run
+        rows = sum(file.rows for file in files)
+        live = 0
+        removes: tuple[tuple[str, Mark], ...] = ()
+        if load.replaces:
+            listing = Listing.of(self._config, self._place, run) if chain.last or found_files(self._place) else None
+            live = _count(listing, run) if listing else 0
+            _heed(load, rows, live)
+            if listing is not None and self._place.kind != "file":  # a single file is replaced in one step
+                removes = tuple(_named(entry.path, self._place, entry.mark) for entry in listing.entries)
+        known = chain.last
+        loader = chain.loader(run.pipeline)
+        watermark = self._plan.watermark or (loader.watermark if loader else None)
+        mine = Loader(load.mode, watermark, tuple(staged.column.name for staged in load.columns))
+        columns = self._columns(chain, fresh=load.replaces or load.creates)
+        written = tuple(held(staged) for staged in load.columns)
+        manifest = Manifest(
+            0,
+            run.run_id,
+            run.pipeline,
+            load.mode,
+            datetime.now(UTC).isoformat(timespec="microseconds"),
+            rows,
+            columns,
+            (Group(run.run_id, self._dialect, written, tuple(files)),),
+            load.replaces or known is None,
+            {} | ({} if known is None else known.loaders) | {run.pipeline: mine},
+            removes,
+        )
+        return LoadResult(rows, rows, 0, live if load.replaces else 0), next_manifest(chain, manifest)
+
+    def _columns(self, chain: Chain, *, fresh: bool) -> tuple[Column, ...]:
+        """The table's columns after this load: what both loads call alike stays, what differs is plain."""
+        new = {staged.column.name: held(staged) for staged in self._load.columns}
+        before: tuple[Column, ...] = chain.last.columns if chain.last else ()
+        if chain.last is None and found_files(self._place):
+            before = Listing.of(self._config, self._place, self._plan.run).columns
+        made = []
+        for column in before:
+            loaded = new.pop(column.name, None)
+            if loaded is None:
+                made.append(replace(column, nullable=True))
+            elif fresh:
+                made.append(loaded)
+            else:
+                made.append(_both(column, loaded))
+        # Rows that were there before have NULL in a column that is new.
+        added = new.values() if fresh else [replace(column, nullable=True) for column in new.values()]
+        return (*made, *added)
+
+    def _write(self, chain: Chain, manifest: Manifest, done: LoadResult) -> None:
+        try:
+            chain.write(manifest)
+            self.result = done
+        except BaseException as error:
+            # Neither an error nor Ctrl-C tells whether the name was linked. Only the manifest does; to
+            # report a failure, or to try again, before looking for it could load everything twice.
+            if self.result is None and self._was_committed(chain, manifest, error):
+                self.result = done
+            if self.result is None or not isinstance(error, Exception):
+                raise
+
+    def _was_committed(self, chain: Chain, manifest: Manifest, error: BaseException) -> bool:
+        try:
+            return chain.committed(manifest.number, manifest.run)
+        except (OSError, PenstockError) as unknown:
+            raise TargetError(
+                "it is not known whether the manifest was written",
+                why=str(unknown),
+                kept=f"the load counts if {self._place.meta} holds a manifest of run {manifest.run}",
+                remedy="look there before you run it again",
+            ) from error
+
+    def abort(self) -> None:
+        if self.result is not None:
+            # Committed: what is still in staging, if publishing failed, is rows. The next run moves it.
+            chain = Chain.read(self._place)
+            pending = (chain.paths(group, file)[1] for group in chain.groups for file in group.files)
+            if any(path.exists() for path in pending):
+                self._staging.leave()
+                return
+        self._staging.close()
+        _remove_empty(self._place)
+
+    def close(self) -> None:
+        try:
+            self.abort()
+        finally:
+            self._lock.release()
+
+
+def _remove_empty(place: Place) -> None:
+    """A table that never came to be leaves no trace."""
+    for folder in (place.meta, place.meta.parent):
+        with suppress(OSError):
+            folder.rmdir()
+
+
+def _both(old: Column, new: Column) -> Column:
+    """What two loads have in common: the wider type, and a native spelling only if both have it."""
+    same = (old.type, old.logical, old.native) == (new.type, new.logical, new.native)
+    if same:
+        return replace(new, nullable=old.nullable or new.nullable)
+    type_ = types.wider(old.type, new.type) or new.type
+    logical = old.logical if old.logical == new.logical else None
+    return Column(old.name, type_, logical, "" if old.native != new.native else old.native, True)
+
+
+def _named(path: Path, place: Place, mark: Mark) -> tuple[str, Mark]:
+    return path.relative_to(place.base).as_posix(), mark
+
+
+def _count(listing: Listing, run: RunContext) -> int:
+    """Rows that are there: known of files with a manifest and of Parquet, counted in others."""
+    total = 0
+    for entry in listing.entries:
+        if entry.rows is not None:
+            total += entry.rows
+        else:
+            total += sum(batch.num_rows for batch in Piece(entry).read([entry.columns[0].as_text()], (), run))
+    return total
+
+
+def _heed(load: TableLoad, rows: int, live: int) -> None:
+    """The guard of a load that replaces rows."""
+    guard = load.guard
+    if guard is None:
+        return
+    gone = live - rows
+    empty = rows == 0 and live > 0 and not guard.allow_empty
+    if empty or (rows > 0 and gone > guard.max_delete_ratio * live):
+        raise DataError(
+            f"the source has {rows} rows, and {gone} of the target's {live} rows would go",
+            why=f"more than max_delete_ratio = {guard.max_delete_ratio:g}, or the source is empty",
+            kept="nothing was committed",
+            remedy="if that is right, run with allow_empty = true or a higher max_delete_ratio",
+            place=str(load.table),
+        )
+
+
+def _lost(why: str) -> StagingLost:
+    return StagingLost(
+        "what was staged is not what the tasks reported",
+        why=why,
+        kept="nothing was committed",
+        remedy="run it again; if it happens twice, look for something that cleans the staging area",
+    )
