@@ -6,10 +6,15 @@ import signal
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
 
 from penstock.testing.postgres import EmbeddedPostgres
 from tests.conformance.databases import Databases
 from tests.sampling import sampled
+
+# A machine that is busy with other tests is slow, not wrong.
+settings.register_profile("penstock", deadline=None)
+settings.load_profile("penstock")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
