@@ -59,3 +59,7 @@ def test_the_installed_command_has_all_that_it_needs(fresh: Path, tmp_path: Path
     listed = run(command, "--project", "demo", "connections", "list")
     assert "shop" in listed
     assert "warehouse" in listed
+    # The files of a new project, a hidden one too, and the sample database that it makes by itself.
+    run(command, "init", "first")
+    assert (tmp_path / "first" / ".gitignore").is_file()
+    assert "2 pipelines checked: 0 errors" in run(command, "--project", "first", "validate")
