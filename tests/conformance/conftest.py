@@ -16,6 +16,7 @@ from tests.conformance.harness import (
     Flow,
     Harness,
     InMemoryDuckDBHarness,
+    InMemorySQLiteHarness,
     MemoryHarness,
     PostgresHarness,
     SQLiteHarness,
@@ -43,6 +44,8 @@ def harness(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Callable
             return MemoryHarness(f"m{uuid.uuid4().hex[:12]}", tmp_path)
         if backend == "duckdb:memory":
             return InMemoryDuckDBHarness(f"d{uuid.uuid4().hex[:12]}", tmp_path)
+        if backend == "sqlite:memory":
+            return InMemorySQLiteHarness(f"s{uuid.uuid4().hex[:12]}", tmp_path)
         if backend == "duckdb":
             return DuckDBHarness(tmp_path / f"t{uuid.uuid4().hex[:12]}.duckdb")
         if backend == "sqlite":

@@ -231,16 +231,16 @@ class SQLiteHarness(Harness):
             self.query(statement)
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        from adbc_driver_sqlite import dbapi
-
-        with (
-            dbapi.connect(f"file:{quote(str(self.path))}", autocommit=True) as connection,
-            connection.cursor() as cursor,
-        ):
+        with self._connect() as connection, connection.cursor() as cursor:
             cursor.execute("pragma busy_timeout = 10000")
             cursor.fetchall()
             cursor.execute(sql.replace("_penstock.", "_penstock_"))  # it has no schemas
             return cursor.fetchall()
+
+    def _connect(self) -> Any:
+        from adbc_driver_sqlite import dbapi
+
+        return dbapi.connect(f"file:{quote(str(self.path))}", autocommit=True)
 
     def leftovers(self) -> list[str]:
         folder = Path(f"{self.path}.penstock")
@@ -251,6 +251,25 @@ class SQLiteHarness(Harness):
 
     def columns(self, table: str) -> list[str]:
         return [row[0] for row in self.query(f"select name from pragma_table_xinfo('{table}')")]
+
+
+class InMemorySQLiteHarness(SQLiteHarness):
+    """A database of this process, which no worker can open."""
+
+    def __init__(self, name: str, staging: Path) -> None:
+        self.name = name
+        self._staging = staging
+
+    def options(self) -> dict[str, Any]:
+        return {"type": "sqlite", "path": f":memory:{self.name}"}
+
+    def _connect(self) -> Any:
+        from penstock.backends.sqlite import database
+
+        return database(self.name)
+
+    def leftovers(self) -> list[str]:
+        return left_in_project(self._staging)
 
 
 class Flow:

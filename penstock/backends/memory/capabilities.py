@@ -21,6 +21,7 @@ CAPABILITIES = Capabilities(
     case_insensitive=False,
     same_database_sql=False,
     queries=False,
+    instead='a DuckDB or SQLite connection with path = ":memory:" takes merge and scd2',
     types=(
         "bool",
         "int8",
@@ -49,6 +50,6 @@ CAPABILITIES = Capabilities(
         "Arrow tables by name in the process that runs the pipelines; they end with it, so a command refuses one as "
         "a target.",
         "Tasks exchange Arrow files with the process, in the project's staging folder.",
-        'Merge and scd2 need a database: a DuckDB connection with `path = ":memory:"` is one in memory.',
+        'Merge and scd2 need a database: DuckDB and SQLite have them in memory too, with `path = ":memory:"`.',
     ),
 )

@@ -1,11 +1,12 @@
-"""SQLite files as sources and targets."""
+"""SQLite files, and databases in memory, as sources and targets."""
 
 from __future__ import annotations
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
 from penstock.backends.sqlite.capabilities import CAPABILITIES
 from penstock.backends.sqlite.config import SQLiteConfig
-from penstock.backends.sqlite.connect import PREFIX, Session, open_source, refuse_memory
+from penstock.backends.sqlite.connect import PREFIX, Session, open_source
+from penstock.backends.sqlite.inmemory import database
 from penstock.backends.sqlite.read import SQLiteSource
 from penstock.backends.sqlite.types import quote
 from penstock.backends.sqlite.write import SQLiteTarget
@@ -31,8 +32,7 @@ class SQLiteBackend(Backend):
         return SQLiteTarget(_own(config), run)
 
     def test(self, config: ConnectionConfig) -> str:
-        refuse_memory(_own(config))
-        if not _own(config).file.exists():
+        if not _own(config).in_memory and not _own(config).file.exists():
             return "SQLite, no file yet: the first load makes it"
         with open_source(_own(config)) as session:
             return f"SQLite {session.query('select sqlite_version()')[0][0]}"
@@ -46,10 +46,10 @@ class SQLiteBackend(Backend):
             ]
 
     def same_database(self, a: ConnectionConfig, b: ConnectionConfig) -> tuple[bool, str]:
-        ours, theirs = _own(a).file, _own(b).file
-        if ours != theirs:
-            return False, f"{ours} and {theirs} are two files"
-        return True, "both are the same file"
+        ours, theirs = _own(a), _own(b)
+        if ours.label != theirs.label:
+            return False, f"{ours.label} and {theirs.label} are two databases"
+        return True, "both are the same database"
 
 
 def _rows(session: Session, name: str, kind: str) -> int | None:
@@ -70,4 +70,4 @@ def _own(config: ConnectionConfig) -> SQLiteConfig:
     return config
 
 
-__all__ = ["SQLiteBackend", "SQLiteConfig"]
+__all__ = ["SQLiteBackend", "SQLiteConfig", "database"]

@@ -27,6 +27,8 @@ CAPABILITIES = Capabilities(
         "The file is locked by a lock file on the local file system; network file systems are not served.",
         "Tables are STRICT, of INTEGER, REAL, TEXT and BLOB; every other type is kept as canonical text (booleans and"
         " integers as INTEGER), remembered in `_penstock_columns`, and reads back as the type.",
+        'A database in memory (`path = ":memory:"`) lives in the process that runs the pipelines: the driver hands its '
+        "rows out to tasks, and a command refuses it as a target.",
         "NaN and -0.0 are not kept by SQLite: a data error with the key, unless the column is text.",
         "`row_hash` is NULL: SQLite has no MD5.",
     ),

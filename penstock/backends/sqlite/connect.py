@@ -1,4 +1,4 @@
-"""Sessions on a SQLite file: opened late, closed at once, never pooled.
+"""Sessions on a SQLite database: opened late, closed at once, never pooled.
 
 All of them go through the one SQLite inside the ADBC driver: a second library in the process, or a
 plain handle on the file, would drop the locks of the first when it is closed, and a writer's row was
@@ -26,6 +26,7 @@ from sqlglot.errors import TokenError
 
 from penstock.backends.sql import Catalog, SqlSession
 from penstock.backends.sqlite.config import SQLiteConfig
+from penstock.backends.sqlite.inmemory import uri
 from penstock.errors import (
     NOT_COMMITTED,
     ConnectionFailed,
@@ -49,7 +50,7 @@ _READ_ONLY = "readonly database"
 
 
 class Session(SqlSession):
-    """One connection to one file, in autocommit until `begin`. Use as a context manager, or close it."""
+    """One connection to one database, in autocommit until `begin`. Use as a context manager, or close it."""
 
     catalog = Catalog(
         prefix=PREFIX,
@@ -194,9 +195,11 @@ def _query_only(session: Session) -> Session:
 
 
 def _open(config: SQLiteConfig, path: Path, mode: str, side: str) -> Session:
-    refuse_memory(config)
-    with mapped(config, side, f"cannot open {path}"):
-        connection = dbapi.connect(f"file:{percent(str(path))}?mode={mode}", autocommit=True)
+    with mapped(config, side, f"cannot open {config.label if path == config.file else path}"):
+        where = f"file:{percent(str(path))}?mode={mode}"
+        if config.in_memory and path == config.file:
+            where = uri(config.memory_name, mode)
+        connection = dbapi.connect(where, autocommit=True)
     session = Session(connection, config, side=side)
     try:
         session.query(f"pragma busy_timeout = {int(config.lock_timeout * 1000)}")
@@ -209,22 +212,14 @@ def _open(config: SQLiteConfig, path: Path, mode: str, side: str) -> Session:
 
 
 def _require_file(config: SQLiteConfig) -> None:
-    refuse_memory(config)
+    if config.in_memory:
+        return
     if not config.file.exists():
         raise ConnectionFailed(
             f"there is no SQLite file {config.file}", remedy=f"check `path` of connection {config.name!r}"
         )
     if config.file.is_dir():
         raise ConnectionFailed(f"{config.file} is a folder", remedy=f"check `path` of connection {config.name!r}")
-
-
-def refuse_memory(config: SQLiteConfig) -> None:
-    if config.in_memory:
-        raise ConnectionFailed(
-            f"connection {config.name!r} is an in-memory database",
-            why="tasks run in other processes, and nobody could read it after the run",
-            remedy='give it a file: path = "warehouse.db"',
-        )
 
 
 # ---------------------------------------------------------------- statements
@@ -286,7 +281,7 @@ def translate(error: Exception, config: SQLiteConfig, side: str, what: str) -> P
     cls = SourceError if side == "source" else TargetError
     if any(sign in said for sign in _LOCKED):
         return LinkLost(
-            f"{config.file} is locked",
+            f"{config.label} is locked",
             why=f"another connection kept it for more than lock_timeout = {config.lock_timeout:g} s",
             kept=NOT_COMMITTED,
             remedy="end the other program's transaction, or raise lock_timeout",
@@ -297,7 +292,7 @@ def translate(error: Exception, config: SQLiteConfig, side: str, what: str) -> P
         )
     if any(sign in said for sign in _CORRUPT):
         return cls(
-            f"{config.file} is damaged",
+            f"{config.label} is damaged",
             why=said,
             kept=NOT_COMMITTED,
             remedy="restore it, or save what can be read: sqlite3 FILE .recover",

@@ -3,7 +3,8 @@
 A read transaction of the driver would pin nothing for another process. So a table or query is one
 partition, and what was planned is proved again in the worker's own transaction: the same file, the
 same schema, every cell of the class that its column was planned with. More than one partition is
-read only from a copy (see copies.py), which nobody changes.
+read only from a copy (see copies.py), which nobody changes. A database in memory is read in the same
+way by the driver, which hands the rows out.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Source, Split, Window
+from penstock.backends.exchange import Exchange
 from penstock.backends.sql import KEYS_SHOWN, null_note, remembered
 from penstock.backends.sqlite import types
 from penstock.backends.sqlite.config import SQLiteConfig
@@ -50,9 +51,12 @@ class FileMark:
     schema: int  # SQLite's own count of changes to the schema
 
     @staticmethod
-    def of(path: Path, session: Session) -> FileMark:
-        stat = os.stat(path)  # never opened: closing a plain handle would drop SQLite's locks
-        return FileMark(stat.st_dev, stat.st_ino, int(session.query("pragma schema_version")[0][0]))
+    def of(config: SQLiteConfig, session: Session) -> FileMark:
+        schema = int(session.query("pragma schema_version")[0][0])
+        if config.in_memory:
+            return FileMark(0, 0, schema)
+        stat = os.stat(config.file)  # never opened: closing a plain handle would drop SQLite's locks
+        return FileMark(stat.st_dev, stat.st_ino, schema)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,9 +77,9 @@ class SQLitePartition(Partition):
         with open_source(self.config) as session:
             session.execute("begin")  # the checks and the rows are of one moment
             # Nothing is locked, and no moment fixed, before the first question.
-            if FileMark.of(self.config.file, session) != self.mark:
+            if FileMark.of(self.config, session) != self.mark:
                 raise SourceMoved(
-                    f"{self.config.file} is not as the run began with it",
+                    f"{self.config.label} is not as the run began with it",
                     why="it was replaced, a table was altered, or the worker sees another file system than the driver",
                     remedy="run it again; with workers on other machines, keep the file on a shared folder",
                 )
@@ -206,9 +210,10 @@ class SQLiteSource(Source):
         self._run = run
         self._without_cursor: tuple[str, ...] = ()
         self._now = clock()
+        self._exchange = Exchange(run)
         self._session = open_source(config)
         try:
-            self._mark = FileMark.of(config.file, self._session)
+            self._mark = FileMark.of(config, self._session)
             self._strict = self._base_table = False
             self._table = self._find(request.table) if request.table is not None else None
             self._relation = self._table_sql() if self._table is not None else self._query_sql()
@@ -227,7 +232,7 @@ class SQLiteSource(Source):
         )
         if not rows:
             raise SourceError(
-                f"there is no table {name.table} in {self._config.file}",
+                f"there is no table {name.table} in {self._config.label}",
                 remedy=f"see what there is: penstock tables list {self._config.name}",
             )
         table, kind, strict = rows[0]
@@ -353,7 +358,13 @@ class SQLiteSource(Source):
             self._run,
             str(self._table or "query"),
         )
-        return Split((part,), "one partition: a read transaction of SQLite is one connection's own")
+        reason = "one partition: a read transaction of SQLite is one connection's own"
+        if self._config.in_memory:
+            return Split((self._exchange.partition(columns, part.read),), reason)
+        return Split((part,), reason)
+
+    def hand_out(self) -> None:
+        self._exchange.write()
 
     def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
         selected = ", ".join(f"{self._expression(column)} as {quote(name)}" for column, name in columns)
@@ -399,10 +410,14 @@ class SQLiteSource(Source):
     def notes(self) -> tuple[str, ...]:
         loose = [name for name, stored in self._columns.items() if not stored.sure]
         checked = (f"every cell of {', '.join(loose)} is checked to be of one storage class",) if loose else ()
-        return (*checked, *self._without_cursor)
+        held = ("it is in memory: the driver reads it and hands its rows out to tasks",)
+        return (*(held if self._config.in_memory else ()), *checked, *self._without_cursor)
 
     def close(self) -> None:
-        self._session.close()
+        try:
+            self._exchange.close()
+        finally:
+            self._session.close()
 
 
 def _counted(name: str, kind: str) -> str:

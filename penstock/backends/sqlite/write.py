@@ -33,7 +33,7 @@ from penstock.backends.base import (
     TargetColumn,
     TargetTable,
 )
-from penstock.backends.locks import FileLock
+from penstock.backends.locks import FileLock, ProcessLock
 from penstock.backends.sql import (
     KEYS_SHOWN,
     Counts,
@@ -52,7 +52,7 @@ from penstock.backends.sql import (
 )
 from penstock.backends.sqlite import types
 from penstock.backends.sqlite.config import SQLiteConfig
-from penstock.backends.sqlite.connect import Session, open_planning, open_target, refuse_memory
+from penstock.backends.sqlite.connect import Session, open_planning, open_target
 from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect, render
 from penstock.backends.sqlite.encode import ARROW, Unfit, stored
 from penstock.backends.sqlite.read import require_main
@@ -112,31 +112,39 @@ class SQLiteTarget(Target):
     def begin(self, plan: LoadPlan) -> Load:
         if any(load.adopt for load in plan.tables):
             raise Unsupported("a SQLite load cannot adopt its staging", why="it is staged in files")
-        lock = FileLock.acquire(
-            self._config.lock_file, plan.run.run_id, plan.run.pipeline, target=str(self._config.file)
-        )
+        lock = self._lock(plan.run)
+        staging: StagingArea | None = None
         try:
             failpoint("load.begin")
-            sweep(self._config.staging_base)
-            staging = None
+            base = self._config.staging_base or StagingArea.base_of(plan.run)
+            sweep(base)
             if plan.native_query is None:
-                staging = StagingArea.create(self._config.staging_base, plan.run)
+                staging = StagingArea.create(base, plan.run)
             failpoint("load.staging")
         except BaseException:  # Ctrl-C too: nobody else frees the lock
+            if staging is not None:
+                staging.close()
             lock.release()
             raise
         return SQLiteLoad(self._config, plan, lock, staging)
 
+    def _lock(self, run: RunContext) -> FileLock | ProcessLock:
+        if self._config.in_memory:
+            return ProcessLock.acquire(self._config.label, run.run_id, run.pipeline)
+        return FileLock.acquire(self._config.lock_file, run.run_id, run.pipeline, target=str(self._config.file))
+
     def _read(self) -> Session | None:
         """A session that only asks, None while the file does not exist."""
-        return open_planning(self._config) if self._config.file.exists() else None
+        there = self._config.in_memory or self._config.file.exists()
+        return open_planning(self._config) if there else None
 
 
 def _check_writable(config: SQLiteConfig) -> None:
     """Say at planning what would otherwise fail after all rows have been staged."""
-    refuse_memory(config)
     if config.read_only:
         raise TargetError(f"connection {config.name!r} is read-only", remedy="remove read_only from it")
+    if config.in_memory:
+        return
     folder = config.file.parent
     if not folder.is_dir():
         raise TargetError(f"there is no folder {folder}", remedy="create it, or set another path")
@@ -291,7 +299,7 @@ class SQLiteLoad(Load):
 
     config: SQLiteConfig = field(repr=False)
     plan: LoadPlan
-    lock: FileLock
+    lock: FileLock | ProcessLock
     staging: StagingArea | None
     result: LoadResult | None = None
 
@@ -362,7 +370,7 @@ class SQLiteLoad(Load):
                 "the answer to the commit was lost, and the file cannot be looked into",
                 why=why,
                 kept=f"it is not known whether the load was committed: run {run_id} in _penstock_loads tells",
-                remedy=f"look there before you run it again: select * from _penstock_loads in {self.config.file}",
+                remedy=f"look there before you run it again: select * from _penstock_loads in {self.config.label}",
             ) from error
 
     def _make_raw(self, session: Session, number: int, load: TableLoad, receipts: Sequence[Receipt]) -> int:
