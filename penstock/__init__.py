@@ -28,9 +28,11 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from penstock.project.decorators import ConnectionClass, connect, connection, pipeline
-    from penstock.project.load import load as load_project
     from penstock.project.model import Project
     from penstock.project.tables import ManagedTable, table
+    from penstock.run.calls import plan, query, run, source, sync, validate
+    from penstock.run.current import load_project
+    from penstock.run.results import RunResult
     from penstock.schema.declare import (
         BigInt,
         Binary,
@@ -84,6 +86,7 @@ __version__: str
 _ERRORS = "penstock.errors"
 _DECORATORS = "penstock.project.decorators"
 _TABLES = "penstock.project.tables"
+_CALLS = "penstock.run.calls"
 _TYPES = "penstock.schema.declare"
 
 _HOMES = {
@@ -114,6 +117,7 @@ _HOMES = {
     "PenstockError": _ERRORS,
     "PlanRefused": _ERRORS,
     "Project": "penstock.project.model",
+    "RunResult": "penstock.run.results",
     "SmallInt": _TYPES,
     "SourceError": _ERRORS,
     "SparkError": _ERRORS,
@@ -142,8 +146,14 @@ _HOMES = {
     "connect": _DECORATORS,
     "connection": _DECORATORS,
     "memory": "penstock.backends.memory",
+    "load_project": "penstock.run.current",
     "pipeline": _DECORATORS,
+    "plan": _CALLS,
+    "query": _CALLS,
+    "source": _CALLS,
+    "sync": _CALLS,
     "table": _TABLES,
+    "validate": _CALLS,
 }
 
 __all__ = [
@@ -178,6 +188,7 @@ __all__ = [
     "PlanRefused",
     "Postgres",
     "Project",
+    "RunResult",
     "SQLite",
     "SmallInt",
     "SourceError",
@@ -210,7 +221,13 @@ __all__ = [
     "load_project",
     "memory",
     "pipeline",
+    "plan",
+    "query",
+    "run",
+    "source",
+    "sync",
     "table",
+    "validate",
 ]
 
 
@@ -219,9 +236,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         value: Any = version("penstock")
-    elif name == "load_project":
-        # `penstock.load` is the package of the load modes, so the function has a name of its own here.
-        value = import_module("penstock.project.load").load
+    elif name == "run":
+        value = import_module("penstock.run")  # the package, which can be called: see there
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     elif not name.startswith("_") and (made := import_module(_DECORATORS).class_of(name)) is not None:

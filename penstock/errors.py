@@ -29,6 +29,7 @@ class PenstockError(Exception):
     kind: ClassVar[Kind] = Kind.PERMANENT
     usually_kept: ClassVar[str] = ""
     usual_remedy: ClassVar[str] = ""
+    pipeline: str = ""  # that it ended, where a call from Python ran it
 
     def __init__(
         self,
@@ -79,6 +80,12 @@ class PenstockError(Exception):
     def extra(self) -> dict[str, Any]:
         """What a subclass adds to its record."""
         return {}
+
+    def _render_traceback_(self) -> list[str]:
+        """What IPython shows of it: the text of the command line, and no traceback of ours."""
+        from penstock.told import in_a_notebook
+
+        return in_a_notebook(self)
 
 
 class ConfigError(PenstockError):

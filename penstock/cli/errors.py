@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import errno
 import os
-import shutil
 import signal
 import sys
-import textwrap
 import traceback
 from collections.abc import Iterable
 from pathlib import Path
@@ -19,11 +17,9 @@ from pathlib import Path
 from penstock.cli import context, signals
 from penstock.errors import Cancelled, ConfigErrors, PenstockError
 from penstock.observe import logs
-from penstock.observe.redact import redact
+from penstock.told import labelled, render
 
 DEBUG = "PENSTOCK_DEBUG"
-INDENT = 9
-MAX_WIDTH = 100
 
 # What the machine refuses, in words: full disks and closed folders are no bugs of ours.
 _ACCESS = ("no access to", "give this user access, or use another folder (--project)")
@@ -75,22 +71,6 @@ def show_error(error: PenstockError, *, pipeline: str = "", show_keys: bool = Tr
     sys.stderr.flush()
 
 
-def render(error: PenstockError, *, pipeline: str = "", show_keys: bool = True, colour: bool = False) -> str:
-    """The error as text: a line of what failed, then the labelled rest, wrapped to the terminal."""
-    where = ", ".join(part for part in (f"pipeline {pipeline}" if pipeline else "", error.place) if part)
-    head = f"{where}: {error.what}" if where else error.what
-    lines = [_labelled("error:", head, "1;31" if colour else "")]
-    keys = error.keys if show_keys else ()
-    rest = [
-        ("why:", error.why),
-        ("keys:", "\n".join(keys)),
-        ("kept:", error.kept),
-        ("next:", error.remedy),
-    ]
-    lines += [_labelled(label, text, "2" if colour else "") for label, text in rest if text]
-    return "\n".join(lines)
-
-
 def exit_code(errors: Iterable[BaseException]) -> int:
     """Of a command that carried on after failures: usage only if nothing else went wrong."""
     codes = {error.exit_code if isinstance(error, PenstockError) else 1 for error in errors}
@@ -103,9 +83,9 @@ def show_interrupted(number: int, kept: str = "", remedy: str = "") -> int:
     kept = kept or KEPT
     remedy = remedy or Cancelled.usual_remedy
     lines = [
-        _labelled("ended:", how, "1;33" if _coloured() else ""),
-        _labelled("kept:", kept, ""),
-        _labelled("next:", remedy, ""),
+        labelled("ended:", how, "1;33" if _coloured() else ""),
+        labelled("kept:", kept, ""),
+        labelled("next:", remedy, ""),
     ]
     sys.stderr.write("\n".join(lines) + "\n")
     return 128 + number
@@ -139,18 +119,6 @@ def _where_logged(error: BaseException) -> str:
     except OSError:
         return f"report it; {DEBUG}=1 shows the traceback (no log could be written)"
     return f"report it with {path}"
-
-
-def _labelled(label: str, text: str, style: str) -> str:
-    width = max(40, min(MAX_WIDTH, shutil.get_terminal_size((MAX_WIDTH, 24)).columns)) - INDENT
-    lines: list[str] = []
-    for line in redact(text).splitlines() or [""]:
-        kept = len(line) - len(line.lstrip())
-        # A line that shows SQL or a caret under it must keep its columns.
-        lines += [line] if kept else textwrap.wrap(line, width, break_long_words=False, break_on_hyphens=False) or [""]
-    head = f"\x1b[{style}m{label}\x1b[0m" if style else label
-    first = head + " " * max(1, INDENT - len(label)) + lines[0]
-    return "\n".join([first, *(" " * INDENT + line for line in lines[1:])])
 
 
 def _coloured() -> bool:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -46,6 +47,27 @@ def load_text(file: Path, text: str) -> Project:
     """The project as it would be if `file` held this text."""
     document = toml.parse(toml.shown(file), text.removeprefix("\ufeff"))
     return _assemble(file.parent.resolve(), document, os.environ, needs_objects=False)
+
+
+def without_file() -> Project:
+    """What Python and the environment define, at the working directory; there may be no pipeline in it."""
+    return _assemble(Path.cwd().resolve(), Document("Python", {}), os.environ, needs_objects=False)
+
+
+def build_one(project: Project, given: Mapping[str, Any], *, handed: bool = False) -> Pipeline:
+    """A pipeline that is no part of the project, checked by the same rules; raises all findings.
+
+    With `handed`, its rows come from the caller and not from a connection.
+    """
+    tables, findings = _given_tables([given])
+    tables = {str(table): table for table in project.tables.values()} | tables
+    raw = _raw_object(given, tables, findings)
+    if handed:
+        raw = replace(raw, refused=raw.refused | {"source"})
+    made, errors = build_pipeline(raw, project.connections, os.environ)
+    raise_all([*findings, *errors])
+    assert made is not None  # noqa: S101  nothing was found wrong with it
+    return made
 
 
 def from_objects(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
@@ -41,7 +42,7 @@ class InputPlan:
     broadcast_reason: str
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class PipelinePlan:
     """All that is known before a row moves."""
 
@@ -65,6 +66,24 @@ class PipelinePlan:
 
     def to_record(self) -> dict[str, Any]:
         return asdict(self)
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> PipelinePlan:
+        """The plan that `to_record` described."""
+        fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in record.items()}
+        return PipelinePlan(**fields | {"columns": tuple(ColumnPlan(**column) for column in record["columns"])})
+
+    def __repr__(self) -> str:
+        refused = f", {len(self.refusals)} refusals" if self.refusals else ""
+        return (
+            f"<plan {self.pipeline}: {self.table} → {self.target}, {self.mode}, {self.path} path,"
+            f" {len(self.columns)} columns{refused}>"
+        )
+
+    def _repr_html_(self) -> str:
+        from penstock.run.html import plan_html
+
+        return plan_html(self)
 
 
 @dataclass(frozen=True, slots=True)
