@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from penstock.project.decorators import ConnectionClass, connect, connection, pipeline
     from penstock.project.model import Project
     from penstock.project.tables import ManagedTable, table
-    from penstock.run.calls import plan, query, run, source, sync, validate
+    from penstock.run.calls import plan, query, run, source, sync, use_spark, validate, write
     from penstock.run.current import load_project
     from penstock.run.results import RunResult
     from penstock.schema.declare import (
@@ -152,8 +152,10 @@ _HOMES = {
     "query": _CALLS,
     "source": _CALLS,
     "sync": _CALLS,
+    "use_spark": _CALLS,
     "table": _TABLES,
     "validate": _CALLS,
+    "write": _CALLS,
 }
 
 __all__ = [
@@ -227,7 +229,9 @@ __all__ = [
     "source",
     "sync",
     "table",
+    "use_spark",
     "validate",
+    "write",
 ]
 
 

@@ -24,7 +24,7 @@ from typing import TYPE_CHECKING, Protocol
 
 from penstock.engine import archive, gateway, status
 from penstock.engine.java import find_java
-from penstock.errors import PenstockError, PlanRefused, SparkError
+from penstock.errors import ConfigError, PenstockError, PlanRefused, SparkError
 from penstock.observe.process import start_of
 from penstock.sparkconf import EXACT, check_conf
 
@@ -63,6 +63,7 @@ class _Running:
     spark: SparkSession
     jvm: gateway.Jvm | None = None
     folders: list[Path] = field(default_factory=list)
+    given: bool = False  # by `use`: theirs to stop, and no other is started in its place
 
 
 _lock = threading.RLock()
@@ -80,10 +81,37 @@ def spark(config: SparkSettings, project_root: Path) -> SparkSession:
     with _lock:
         if _running is not None and _alive(_running):
             return _running.spark
+        if _running is not None and _running.given:
+            raise SparkError(
+                "the Spark session that ps.use_spark was given is stopped",
+                kept="nothing was touched",
+                remedy="give it another one, or none to have one started: ps.use_spark(None)",
+            )
         if _running is not None:
             _forget()
         _running = _adopt() or (_connect(config.remote) if config.remote else _start(config, project_root))
         return _running.spark
+
+
+def use(given: SparkSession | None) -> None:
+    """Run in a session of the user's from now on, which is never stopped here; with None, let go of it.
+
+    A session that was started here ends: a process has one Spark.
+    """
+    global _running
+    if given is not None and not status.is_session(given):
+        raise ConfigError(
+            f"ps.use_spark takes a Spark session, not {type(given).__name__}",
+            remedy="ps.use_spark(SparkSession.builder.getOrCreate())",
+        )
+    if given is not None and status.stopped(given):
+        raise ConfigError("this Spark session is stopped", remedy="give ps.use_spark one that runs")
+    running = _running
+    if running is not None and running.jvm is not None and running.spark is not given:
+        stop()
+    with _lock:
+        if _running is None or _running.spark is not given:
+            _running = None if given is None else _Running(given, given=True)
 
 
 def prewarm(config: SparkSettings, project_root: Path) -> None:
@@ -122,7 +150,9 @@ def stop() -> None:
 
 
 def _alive(running: _Running) -> bool:
-    return running.jvm is None or running.jvm.process.poll() is None
+    if running.jvm is None:
+        return not status.stopped(running.spark)
+    return running.jvm.process.poll() is None
 
 
 def _adopt() -> _Running | None:

@@ -37,6 +37,21 @@ def existing() -> SparkSession | None:
     return active
 
 
+def is_session(given: object) -> bool:
+    """Whether it is a Spark session, classic or Connect; without importing Connect's client."""
+    return any(
+        cls.__name__ == "SparkSession" and cls.__module__.startswith("pyspark.sql") for cls in type(given).__mro__
+    )
+
+
+def stopped(spark: SparkSession) -> bool:
+    """Whether a session was stopped by whoever started it."""
+    classic = context(spark)
+    if classic is not None:
+        return classic._jsc is None
+    return bool(spark.is_stopped)
+
+
 @contextmanager
 def tagged(spark: SparkSession, tag: str) -> Iterator[None]:
     """Jobs that this thread starts inside carry `tag`, and their tasks end at once when cancelled."""

@@ -57,6 +57,12 @@ class TransformPlan:
     spark: SparkSession
     tasks: int | None = None  # at most, that write at once
 
+    @staticmethod
+    def of(frame: DataFrame, tasks: int | None = None) -> TransformPlan:
+        """A frame that a user has made, in the session that it belongs to. Nothing of that is changed."""
+        check_started(frame.sparkSession)
+        return TransformPlan(from_spark(frame.schema), frame, frame.sparkSession, tasks)
+
     def refusals(self, columns: Names) -> list[str]:
         """Columns that cannot leave the transform in the form that the load wants."""
         return [

@@ -189,6 +189,7 @@ class Pipeline(Model):
     )
     transform_function: SkipJsonSchema[Callable[..., Any] | None] = Field(None, repr=False)  # from the decorator only
     declared: SkipJsonSchema[DeclaredTable | None] = Field(None, repr=False)  # the target's class, if it has one
+    handed: SkipJsonSchema[Any] = Field(None, repr=False)  # rows of the caller instead of a source's: a backend
     transforms_pre: tuple[str, ...] = Field((), description="SQL on the target before the load, in its transaction")
     transforms_post: tuple[str, ...] = Field((), description="SQL on the target after it, in the same transaction")
     on_drift: Literal["error", "evolve", "ignore"] = Field(
@@ -260,7 +261,7 @@ class Pipeline(Model):
 
 
 # Set by the loader and the decorator, never by a key in the file.
-INTERNAL_FIELDS = frozenset({"name", "place", "transform_function", "declared"})
+INTERNAL_FIELDS = frozenset({"name", "place", "transform_function", "declared", "handed"})
 PIPELINE_KEYS = tuple(name for name in Pipeline.model_fields if name not in INTERNAL_FIELDS)
 LIST_KEYS = frozenset(
     {"tables", "keys", "track", "ignore", "partition_by", "transforms_pre", "transforms_post", "tags"}

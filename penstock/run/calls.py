@@ -7,7 +7,7 @@ commit and history. Nothing is kept open between two calls but the Spark session
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -23,6 +23,7 @@ from penstock.project.load import build_one
 from penstock.project.model import Pipeline, Project
 from penstock.run import pipeline as runner
 from penstock.run.current import project_of
+from penstock.run.handed import NAME, TABLE, HandedFrame, handed
 from penstock.run.pipeline import Stage, stage_with_spark
 from penstock.run.records import ProgressEvent, RunOptions
 from penstock.run.results import Findings, Plans, RunResult
@@ -106,6 +107,35 @@ def sync(
     return _carry_out(found, made, RunOptions(), progress)
 
 
+def write(
+    data: Any,
+    target: Any,
+    *,
+    mode: str,
+    keys: Sequence[str] = (),
+    name: str | None = None,
+    project: Where = None,
+    progress: Report | None = None,
+    **options: Any,
+) -> RunResult:
+    """Load rows of the caller's: an Arrow table or reader, a pandas or a Spark frame; in any mode.
+
+    `options` are those of a pipeline. A reader is read once, to its end. Of a pandas frame the index is
+    left out; what pandas calls missing is NULL.
+    """
+    found = project_of(project)
+    rows = {"source": NAME, "table": TABLE, "keys": list(keys)}
+    given = adhoc_options("write", rows, target, mode, name, options, sys._getframe(1))
+    made = build_one(found, given, handed=True)
+    with handed(data, runner.staging_folder(found)) as backend:
+        if isinstance(backend, HandedFrame) and (made.transform or made.inputs or made.path in ("native", "fused")):
+            raise ConfigError(
+                f"{'transform' if made.transform else 'path'} has no meaning for a Spark frame",
+                remedy="transform the frame itself, and leave it out",
+            )
+        return _carry_out(found, made.model_copy(update={"handed": backend}), RunOptions(), progress)
+
+
 def plan(
     pipeline: str | PipelineFunction | From,
     target: Any = None,
@@ -138,6 +168,16 @@ def validate(*names: str, project: Where = None) -> Findings:
     for name in names:
         found.pipeline(name)
     return Findings(runner.validate(found, names or None))
+
+
+def use_spark(spark: Any) -> None:
+    """Move rows in a Spark session of your own, classic or Connect, from now on; it is never stopped here.
+
+    `ps.use_spark(None)` lets go of it.
+    """
+    from penstock.engine import session
+
+    session.use(spark)
 
 
 # ---------------------------------------------------------------- inside

@@ -32,6 +32,7 @@ from penstock.backends.registry import backend
 from penstock.errors import ConfigError, PlanRefused, TransformError, Unsupported
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
 from penstock.project.model import Pipeline, Project
+from penstock.run.handed import FrameSource
 from penstock.run.inputs import OpenInput, moments, open_inputs, rows_of, split_of
 from penstock.run.patterns import match_tables
 from penstock.run.records import ColumnPlan, InputPlan, PipelinePlan, RunOptions
@@ -124,9 +125,10 @@ def _column_plan(staged: StagedColumn) -> ColumnPlan:
 
 
 def ends(project: Project, pipeline: Pipeline) -> Ends:
-    source = project.connection(pipeline.source)
+    handed = pipeline.handed
+    source = project.connection(pipeline.source) if handed is None else handed.config()
     target = project.connection(pipeline.target_connection)
-    found = Ends(source, target, backend(source.type), backend(target.type))
+    found = Ends(source, target, handed or backend(source.type), backend(target.type))
     if not found.source_backend.capabilities.reads:
         raise _unable(pipeline, f"{source.type} cannot be a source", "choose another source")
     if not found.target_backend.capabilities.writes:
@@ -419,7 +421,7 @@ class _Reading:
 
     def transform(self, read: Schema, pruned: Sequence[Schema]) -> tuple[Split, TransformPlan, tuple[InputPlan, ...]]:
         from penstock.engine import session
-        from penstock.engine.transform import transform
+        from penstock.engine.transform import TransformPlan, transform
 
         split = split_of(self.source, read, self.want, self.window)
         splits = [one.split(schema, self.want) for one, schema in zip(self.inputs, pruned, strict=True)]
@@ -427,6 +429,8 @@ class _Reading:
         if self.pipeline.transform_function is not None:
             for read_from in (self.source, *(one.source for one in self.inputs)):
                 read_from.hand_out()  # a function may look at rows to say what it does
+        if isinstance(self.source, FrameSource):
+            return split, TransformPlan.of(self.source.given, self.want), ()
         spark = session.spark(self.project.spark, self.project.root)
         what = self.pipeline.transform_function or self.pipeline.transform or "select * from source"
         made = transform(

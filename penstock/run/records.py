@@ -71,7 +71,9 @@ class PipelinePlan:
     def from_record(record: Mapping[str, Any]) -> PipelinePlan:
         """The plan that `to_record` described."""
         fields: dict[str, Any] = {key: tuple(v) if isinstance(v, list) else v for key, v in record.items()}
-        return PipelinePlan(**fields | {"columns": tuple(ColumnPlan(**column) for column in record["columns"])})
+        fields["columns"] = tuple(ColumnPlan(**column) for column in record["columns"])
+        fields["inputs"] = tuple(InputPlan(**one) for one in record.get("inputs", ()))
+        return PipelinePlan(**fields)
 
     def __repr__(self) -> str:
         refused = f", {len(self.refusals)} refusals" if self.refusals else ""

@@ -20,7 +20,7 @@ def prewarm(project: Project, pipelines: Iterable[Pipeline]) -> None:
 
 
 def _needs_spark(project: Project, pipeline: Pipeline) -> bool:
-    if pipeline.transform is not None or pipeline.transform_function is not None:
+    if pipeline.transform is not None or pipeline.transform_function is not None or pipeline.handed is not None:
         return True
     try:
         types = {project.connections.type_of(name) for name in (pipeline.source, pipeline.target_connection)}

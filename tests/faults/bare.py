@@ -8,34 +8,14 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
 
-import pyarrow as pa
-
-from penstock.backends.base import Partition, Receipt, Sink
 from penstock.errors import PenstockError
 from penstock.project import Project
 from penstock.project.model import Pipeline
 from penstock.run.pipeline import run
-from penstock.run.prepare import Prepared
 from penstock.state import RunRecord, open_store
-
-
-def stage_here(
-    project: Project, prepared: Prepared, sink: Sink, on_progress: Callable[[int, int], None]
-) -> list[Receipt]:
-    receipts = []
-    for part, partition in enumerate(prepared.split.partitions):
-        receipts.append(sink.write(part, _renamed(partition, dict(prepared.wires()))))
-        on_progress(sum(r.rows for r in receipts), 0)
-    return receipts
-
-
-def _renamed(partition: Partition, wires: dict[str, Any]) -> Iterator[pa.RecordBatch]:
-    for batch in partition.read():
-        yield batch.rename_columns([wires[name].name for name in batch.schema.names])
+from penstock.testing.stage import stage_here
 
 
 def carry_out(file: Path) -> list[RunRecord]:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -43,6 +45,7 @@ SURFACE = [
     "PlanRefused",
     "Postgres",
     "Project",
+    "RunResult",
     "SQLite",
     "SmallInt",
     "SourceError",
@@ -75,9 +78,33 @@ SURFACE = [
     "load_project",
     "memory",
     "pipeline",
+    "plan",
+    "query",
+    "run",
+    "source",
+    "sync",
     "table",
+    "use_spark",
+    "validate",
+    "write",
 ]
 HEAVY = ["pyspark", "pyarrow", "duckdb", "psycopg", "adbc_driver_postgresql", "pydantic", "sqlalchemy", "sqlglot"]
+
+
+SIGNATURES = {
+    "connect": "(name, *, type, **options)",
+    "connection": "(cls=None, /, *, name=None)",
+    "load_project": "(path=None)",
+    "pipeline": "(*, source, target, mode, name=None, **options)",
+    "plan": "(pipeline, target=None, *, mode=None, name=None, full_refresh=False, limit=None, project=None, **options)",
+    "query": "(connection, sql)",
+    "source": "(connection, *, table)",
+    "sync": "(source, target, *, mode, name=None, project=None, progress=None, **options)",
+    "table": "(*, connection, name)",
+    "use_spark": "(spark)",
+    "validate": "(*names, project=None)",
+    "write": "(data, target, *, mode, keys=(), name=None, project=None, progress=None, **options)",
+}
 
 
 def _fresh(code: str) -> dict[str, object]:
@@ -95,6 +122,28 @@ def test_the_surface_is_pinned() -> None:
 @pytest.mark.parametrize("name", SURFACE)
 def test_every_name_resolves(name: str) -> None:
     assert getattr(penstock, name) is not None
+
+
+@pytest.mark.parametrize("name", SIGNATURES)
+def test_signatures_are_pinned(name: str) -> None:
+    assert _bare(getattr(penstock, name)) == SIGNATURES[name]
+
+
+def test_run_is_the_package_and_can_be_called() -> None:
+    """`import penstock.run.pipeline` must not hide the function, nor the function the package."""
+    import penstock.run.pipeline as inside
+    from penstock.run import calls
+
+    assert callable(penstock.run)
+    assert inside.__name__ == "penstock.run.pipeline"
+    assert _bare(calls.run) == "(pipeline, *, full_refresh=False, limit=None, project=None, progress=None)"
+
+
+def _bare(function: Callable[..., object]) -> str:
+    """A signature without its annotations."""
+    found = inspect.signature(function)
+    plain = [one.replace(annotation=inspect.Parameter.empty) for one in found.parameters.values()]
+    return str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
 
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
