@@ -17,6 +17,8 @@ from penstock.schema.declared import DeclaredColumn, DeclaredTable
 from penstock.schema.names import folded
 from penstock.schema.words import parse, spell
 
+TEXT = "text"
+
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
@@ -26,6 +28,7 @@ class Wanted:
     column: Column
     native: Native
     cast: str  # as a user would ask for it
+    labels: tuple[str, ...] = ()  # of an enum
 
     def definition(self) -> ColumnDef:
         return ColumnDef(self.declared.name, self.native.sql, nullable=self.declared.nullable)
@@ -68,12 +71,11 @@ class Followed:
         return sorted(columns, key=lambda staged: places.get(staged.column.name, len(places)))
 
     def checked(self, staged: StagedColumn, target: Target) -> StagedColumn:
-        """An enum that the target keeps as text takes no other text than its labels."""
+        """An enum takes no other text than its labels."""
         found = self.of(staged.column.name)
-        logical = found.column.logical if found is not None else None
-        if target.dialect is None or logical is None or logical.kind != ENUM or staged.native.sql.startswith("ENUM("):
+        if target.dialect is None or found is None or not found.labels:
             return staged
-        labels = ", ".join(_literal(label) for label in logical.labels)
+        labels = ", ".join(_literal(label) for label in found.labels)
         valid = f"({{}} is null or cast({{}} as {target.dialect.text_type}) in ({labels}))"
         both = f"({valid} and {staged.native.valid})" if staged.native.valid else valid
         return replace(staged, native=replace(staged.native, verdict=Verdict.CHECKED, valid=both))
@@ -116,11 +118,15 @@ def follow(
 
 
 def _wanted(declared: DeclaredColumn, target: Target) -> Wanted:
-    column = parse(declared.word).column(declared.name, nullable=declared.nullable)
+    word = parse(declared.word)
+    labels = word.logical.labels if word.logical is not None and word.logical.kind == ENUM else ()
+    if labels:
+        word = parse(TEXT)  # kept as text everywhere, and held to its labels
+    column = word.column(declared.name, nullable=declared.nullable)
     native = target.native(column, None, None)
     # A target with SQL is asked in its own spelling, one without in words.
-    plain = declared.word == "text" or target.dialect is None
-    return Wanted(declared, column, native, spell(column) if plain else native.sql)
+    plain = spell(column) == TEXT or target.dialect is None
+    return Wanted(declared, column, native, spell(column) if plain else native.sql, labels)
 
 
 def _added(table: DeclaredTable, one: Wanted, name: TableName, ddl: list[Ddl], notes: list[str]) -> list[str]:

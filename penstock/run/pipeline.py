@@ -18,6 +18,7 @@ from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
 from penstock.project.findings import each
 from penstock.project.model import Pipeline, Project
+from penstock.run.held import held
 from penstock.run.prepare import Prepared, prepare, source_tables
 from penstock.run.records import ColumnPlan, Finding, Phase, PipelinePlan, ProgressEvent, RunOptions
 from penstock.run.warm import prewarm
@@ -322,7 +323,8 @@ class _Attempt:
         target, transform = prepared.target, prepared.transform
         if isinstance(target, WritesFrames) and transform is not None:
             return transform.write_frame(target, load, prepared.wires(), prepared.run, on_progress)
-        return self.stage(self.project, prepared, load.sink(0), on_progress)
+        sink = held(load.sink(0), target, self.pipeline.declared)
+        return self.stage(self.project, prepared, sink, on_progress)
 
 
 def _known(error: BaseException) -> PenstockError | Mapping[str, Any]:

@@ -33,6 +33,7 @@ from penstock.errors import ConfigError, PlanRefused, TransformError, Unsupporte
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
 from penstock.project.model import Pipeline, Project
 from penstock.run.handed import FrameSource
+from penstock.run.held import unheld
 from penstock.run.inputs import OpenInput, moments, open_inputs, rows_of, split_of
 from penstock.run.patterns import match_tables
 from penstock.run.records import ColumnPlan, InputPlan, PipelinePlan, RunOptions
@@ -259,6 +260,7 @@ def prepare(
         if path == "native" and (casts := [staged.source for staged in planned.columns if staged.native.in_sink]):
             path, reason = _around(pipeline, casts)
             planned = plan_load(replace(wanted, native=False), target, found.target_backend.capabilities)
+        planned = replace(planned, refusals=(*planned.refusals, *unheld(target, pipeline.declared)))
         if transform is not None:
             wires = [(staged.source, staged.column) for staged in planned.columns]
             planned = replace(planned, refusals=(*planned.refusals, *transform.refusals(wires)))

@@ -3,15 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from decimal import Decimal
 from typing import Any
 
 import pytest
 
 import penstock as ps
+from penstock import testing
+from penstock.backends import registry
+from penstock.backends.base import RunContext, TargetTable
 from penstock.errors import DataError, PlanRefused
 from penstock.project import Project, decorators
 from penstock.run.pipeline import plan, run
 from penstock.run.records import PipelinePlan
+from penstock.schema import TableName
 from penstock.state import RunRecord
 from tests.conformance.harness import Flow
 
@@ -52,23 +57,31 @@ def planned(flow: Flow, cls: type, **options: Any) -> PipelinePlan:
     return plan(made, made.pipelines[flow.name])[0]
 
 
-def columns(flow: Flow) -> list[tuple[str, str, str]]:
-    return [
-        (name, type_.lower(), nullable)
-        for name, type_, nullable in flow.target.query(
-            "select column_name, data_type, is_nullable from information_schema.columns"
-            f" where table_schema = '{flow.target.schema}' and table_name = 'items' order by ordinal_position"
-        )
-    ]
+def inspected(flow: Flow) -> TargetTable:
+    """The target's table as its backend sees it."""
+    made = Project.from_objects(flow.root, {"to": flow.target.options()})
+    run_ = RunContext("0" * 32, "test", flow.root / "staging")
+    target = registry.backend(flow.target.backend).target(made.connection("to"), run_)
+    try:
+        found = target.inspect(target.qualify(TableName(flow.target.schema, "items")))
+    finally:
+        target.close()
+    assert found is not None
+    return found
 
 
-def primary_key(flow: Flow) -> list[tuple[Any, ...]]:
-    return flow.target.query(
-        "select k.column_name from information_schema.table_constraints c"
-        " join information_schema.key_column_usage k using (constraint_name, table_schema, table_name)"
-        f" where c.constraint_type = 'PRIMARY KEY' and c.table_schema = '{flow.target.schema}'"
-        " and c.table_name = 'items' order by k.ordinal_position"
-    )
+def columns(flow: Flow) -> list[tuple[str, str, bool]]:
+    return [(one.name, one.type_sql.lower(), one.nullable) for one in inspected(flow).columns]
+
+
+def nullable(flow: Flow) -> list[tuple[str, bool]]:
+    return [(name, null) for name, _, null in columns(flow)]
+
+
+def rows(flow: Flow) -> list[tuple[Any, ...]]:
+    made = Project.from_objects(flow.root, {"to": flow.target.options()})
+    found = testing.rows(made.connection("to"), f"{flow.target.schema}.items")
+    return sorted(tuple(row.values()) for row in found)
 
 
 @pytest.fixture
@@ -86,16 +99,12 @@ def test_the_table_is_what_the_class_says(items: Flow, declare: Declare) -> None
     assert shown.refusals == ()
     assert "not null" in " ".join(shown.ddl)
     assert load(items, cls).inserted == 2
-    made = columns(items)
     # In the class's order, with its types, NULL only where it says so.
-    assert [(name, nullable) for name, _, nullable in made] == [("id", "NO"), ("price", "NO"), ("note", "YES")]
-    assert made[0][1] == "bigint"
+    assert nullable(items) == [("id", False), ("price", False), ("note", True)]
+    assert columns(items)[0][1] == "bigint"
     if items.target.backend == "postgres":
-        assert primary_key(items) == [("id",)]
-    assert items.target.query("select id, cast(price as varchar), note from items order by 1") == [
-        (1, "1.500000000000", "a"),
-        (2, "2.250000000000", None),
-    ]
+        assert inspected(items).primary_key == ("id",)
+    assert rows(items) == [(1, Decimal("1.500000000000"), "a"), (2, Decimal("2.250000000000"), None)]
     assert load(items, cls).updated == 0  # the same again changes nothing
 
 
@@ -104,11 +113,7 @@ def test_every_mode_makes_the_same_table(items: Flow, declare: Declare) -> None:
     for mode in ("append", "truncate", "scd2"):
         items.target.execute(f"drop table if exists {items.target.schema}.items")
         assert load(items, cls, mode=mode).inserted == 2
-        assert [(name, nullable) for name, _, nullable in columns(items)][:3] == [
-            ("id", "NO"),
-            ("note", "YES"),
-            ("price", "NO"),
-        ]
+        assert nullable(items)[:3] == [("id", False), ("note", True), ("price", False)]
 
 
 def test_null_where_the_class_takes_none_is_told_by_key(items: Flow, declare: Declare) -> None:
@@ -143,18 +148,14 @@ def test_the_table_grows_and_widens_with_the_class(items: Flow, declare: Declare
     second = declare(id=ps.Key[ps.BigInt], price=ps.Decimal[12, 3], note=ps.Text | None)
     shown = planned(items, second)
     assert shown.refusals == ()
-    assert len(shown.ddl) == 3
+    assert len(shown.ddl) >= 2  # SQLite holds a bigint where it holds an int
     assert shown.changes
     assert load(items, second).inserted == 1
-    assert [(name, nullable) for name, _, nullable in columns(items)] == [
-        ("id", "NO"),
-        ("price", "NO"),
-        ("note", "YES"),
-    ]
-    assert items.target.query("select id, cast(price as varchar), note from items order by 1") == [
-        (1, "1.500", "a"),
-        (2, "2.250", None),
-        (3, "12345678.900", "c"),
+    assert nullable(items) == [("id", False), ("price", False), ("note", True)]
+    assert rows(items) == [
+        (1, Decimal("1.500"), "a"),
+        (2, Decimal("2.250"), None),
+        (3, Decimal("12345678.900"), "c"),
     ]
     assert not planned(items, second).changes
 
@@ -183,10 +184,11 @@ def test_what_a_table_cannot_follow_is_refused(
 
 
 def test_another_key_than_the_tables_is_refused(items: Flow, declare: Declare) -> None:
-    if items.target.backend == "duckdb":
-        items.target.execute("create table items (id int primary key, price decimal(10,2) not null, note varchar)")
-    else:
-        load(items, declare(id=ps.Key[ps.Int], price=ps.Decimal[10, 2], note=ps.Text | None))
+    load(items, declare(id=ps.Key[ps.Int], price=ps.Decimal[10, 2], note=ps.Text | None))
+    if not inspected(items).primary_key:  # DuckDB's is left to the loads' own checks
+        items.target.execute(
+            "drop table items", "create table items (id int primary key, price decimal(10,2) not null, note varchar)"
+        )
     other = declare(id=ps.Int, price=ps.Key[ps.Decimal[10, 2]], note=ps.Text | None)
     with pytest.raises(PlanRefused, match=r"Items has the key \(price\), and .*items has \(id\)"):
         load(items, other)

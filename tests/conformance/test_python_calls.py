@@ -316,6 +316,36 @@ def test_rows_are_written_into_a_declared_table(project: Project, warehouse: Har
         decorators.registered.tables[:] = before
 
 
+State = ps.Enum["new", "paid"]
+
+
+def test_a_target_without_sql_holds_what_the_class_says(tmp_path: Path) -> None:
+    before = list(decorators.registered.tables)
+    made = testing.project(tmp_path, {"scratch": {"type": "memory"}})
+    try:
+
+        @ps.table(connection="scratch", name="items")
+        class Items(ps.ManagedTable):
+            id: ps.Key[ps.BigInt]
+            state: State
+
+        def write(*states: str | None) -> ps.RunResult:
+            rows = pa.table({"id": pa.array(range(len(states)), pa.int32()), "state": pa.array(states, pa.string())})
+            return ps.write(rows, Items, mode="append", project=made)
+
+        assert write("new", "paid").inserted == 2
+        assert ps.memory("scratch")["items"].schema.field("id").type == pa.int64()
+        with pytest.raises(DataError, match="column state takes no NULL") as caught:
+            write("new", None)
+        assert caught.value.keys == ("id=1",)
+        with pytest.raises(DataError, match="column state has a text that is no label"):
+            write("lost")
+        assert ps.memory("scratch")["items"].num_rows == 2
+    finally:
+        decorators.registered.tables[:] = before
+        ps.memory("scratch").clear()
+
+
 SCRIPT = """
 import os
 import duckdb
