@@ -284,6 +284,8 @@ class Load(ABC):
         """Free the lock. Safe twice."""
 
 
+TimeKind = Literal["zoned", "naive", "date", ""]  # of a column; "" of one that holds no times
+
 ROW_HASH_VERSION = 2  # raised with every change of what `row_hash` gives
 
 
@@ -325,6 +327,10 @@ class Dialect(ABC):
         """From what the database itself has to a column's type, where both ends are the same database."""
         return f"cast({value} as {type_sql})"
 
+    def instant(self, value: str, kind: TimeKind, zone: str) -> str:
+        """The moment that a date or timestamp means, as `timestamp_type`; `zone` is that of one that has none."""
+        return value if kind == "zoned" else f"timezone({_quoted(zone)}, cast({value} as timestamp))"
+
     def overriding(self) -> str:
         """What an INSERT needs after its column list to set identity columns."""
         return ""
@@ -339,6 +345,11 @@ class Dialect(ABC):
     timestamp_type: ClassVar[str]
     text_type: ClassVar[str]
     bool_type: ClassVar[str]
+    times_in_text: ClassVar[bool] = False  # dates and timestamps are kept as text that sorts as they do
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("'", "''") + "'"
 
 
 class Target(ABC):
@@ -525,6 +536,7 @@ __all__ = [
     "Target",
     "TargetColumn",
     "TargetTable",
+    "TimeKind",
     "UserSql",
     "Verdict",
     "Window",

@@ -13,6 +13,7 @@ import sqlglot
 
 from penstock.backends.base import RAW, STAGED, Check, Dialect, Execute, StagedColumn, Step, Tally
 from penstock.errors import PlanRefused
+from penstock.load.times import Moment
 from penstock.project.model import Pipeline
 from penstock.schema import ColumnDef, TableName
 
@@ -40,6 +41,7 @@ class Statement:
     triggers: bool = False  # the target has some that may leave out rows
     full_refresh: bool = False
     tracked: tuple[str, ...] = ()  # scd2: the columns whose change makes a version
+    event: Moment | None = None  # scd2: when a version began, if not when it was loaded
 
     @property
     def target(self) -> str:
@@ -92,17 +94,20 @@ def metadata_columns(pipeline: Pipeline, dialect: Dialect) -> tuple[ColumnDef, .
 
 
 def staged_view(statement: Statement) -> Execute:
-    """The staged rows in the target's own types; with `order_by`, one row per key."""
+    """The staged rows in the target's own types; with `order_by`, one row per key.
+
+    With an event time a key has several, and those of one moment are told apart later.
+    """
     quote = statement.dialect.quote
     select = ",\n  ".join(
         f"{_decoded(statement, staged)} as {quote(staged.column.name)}" for staged in statement.columns
     )
     body = f"select\n  {select}\nfrom {RAW}"
-    if statement.pipeline.order_by:
+    if statement.pipeline.order_by and statement.event is None:
         names = statement.listed(statement.names)
         body = (
             f"select {names} from (\nselect {names}, row_number() over (partition by {statement.listed(statement.keys)}"
-            f" order by {_ordering(statement)}) as _penstock_rank\nfrom ({body}) as decoded) as ranked"
+            f" order by {ordering(statement)}) as _penstock_rank\nfrom ({body}) as decoded) as ranked"
             "\nwhere _penstock_rank = 1"
         )
     return Execute(f"create temporary view {STAGED} as\n{body}")
@@ -114,7 +119,7 @@ def _decoded(statement: Statement, staged: StagedColumn) -> str:
     return f"({value}) collate {staged.native.collation}" if staged.native.collation else value
 
 
-def _ordering(statement: Statement) -> str:
+def ordering(statement: Statement) -> str:
     """The user's `order_by`, with NULL last where it does not say: a row without a time never wins."""
     given, dialect = statement.pipeline.order_by or "", statement.dialect.sqlglot
     try:
@@ -230,10 +235,10 @@ def shrink_guard(statement: Statement) -> list[Check]:
     """Stop before an empty or sharply shrunk source empties the target."""
     pipeline = statement.pipeline
     if pipeline.mode in ("truncate", "append"):
-        live = f"select count(*) from {statement.target} as t where {_live(statement)}"
+        live = f"select count(*) from {statement.target} as t where {live_rows(statement)}"
         gone = f"({live}) - (select count(*) from {STAGED})"
     else:
-        where = _live(statement)
+        where = live_rows(statement)
         live = f"select count(*) from {statement.target} as t where {where}"
         gone = (
             f"select count(*) from {statement.target} as t where {where}"
@@ -277,7 +282,7 @@ def _emptied(statement: Statement) -> list[Step]:
         count = Tally(f"select count(*) from {statement.target}", "deleted")
         return [count, Execute(f"truncate {statement.target}")]
     # DELETE, not TRUNCATE: an older reader's snapshot would see an emptied table.
-    rows = f"{statement.target} as t\nwhere {_live(statement)}"
+    rows = f"{statement.target} as t\nwhere {live_rows(statement)}"
     return [Execute(f"delete from {rows}", "deleted", touches=statement.all_of(rows))]
 
 
@@ -360,7 +365,7 @@ def _replace_changed(statement: Statement) -> list[Step]:
     ]
 
 
-def _live(statement: Statement) -> str:
+def live_rows(statement: Statement) -> str:
     """The target rows that a delete pass may touch."""
     pipeline, quote = statement.pipeline, statement.dialect.quote
     parts = [f"({pipeline.delete_scope})"] if pipeline.delete_scope else []
@@ -371,20 +376,23 @@ def _live(statement: Statement) -> str:
     return " and ".join(parts) or "true"
 
 
-def _vanished(statement: Statement) -> str:
-    return f"{_live(statement)}\n  and not exists (select 1 from {STAGED} as s where {statement.same_key('t', 's')})"
+def vanished(statement: Statement) -> str:
+    """Of those, the ones whose key the source has no more."""
+    return (
+        f"{live_rows(statement)}\n  and not exists (select 1 from {STAGED} as s where {statement.same_key('t', 's')})"
+    )
 
 
 def _merge_deletes(statement: Statement) -> list[Step]:
     quote = statement.dialect.quote
     deletes = statement.pipeline.deletes
-    gone = f"{statement.target} as t\nwhere {_vanished(statement)}"
+    gone = f"{statement.target} as t\nwhere {vanished(statement)}"
     if deletes == "hard":
         sql = f"delete from {gone}"
     elif deletes == "soft":
         sql = (
             f"update {statement.target} as t\nset {quote(DELETED)} = true, {quote(DELETED_AT)} ="
-            f" {statement.dialect.now()}\nwhere {_vanished(statement)}"
+            f" {statement.dialect.now()}\nwhere {vanished(statement)}"
         )
     else:
         return []
@@ -402,7 +410,7 @@ def scd2(statement: Statement) -> list[Step]:
     if statement.exists:
         touched = f"exists (select 1 from {STAGED} as s where {statement.same_key('t', 's')})"
         if pipeline.deletes == "close":
-            touched = f"({touched} or {_live(statement)})"
+            touched = f"({touched} or {live_rows(statement)})"
         steps.append(
             # Closed rows count too: a key that returns must not begin before its last version ended.
             Check(
@@ -416,7 +424,7 @@ def scd2(statement: Statement) -> list[Step]:
         closes = f"set {quote(VALID_TO)} = {now}, {quote(IS_CURRENT)} = false"
         if pipeline.deletes == "close":
             steps += shrink_guard(statement)
-            where = f"where {_vanished(statement)}"
+            where = f"where {vanished(statement)}"
             steps.append(
                 Execute(
                     f"update {statement.target} as t\n{closes}\n{where}",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from penstock.backends.base import Capabilities, PartitionField
+from penstock.backends.base import Capabilities, Dialect, PartitionField
 from penstock.errors import Unsupported
 from penstock.load.columns import ColumnsPlan
 from penstock.load.times import time_kind
@@ -34,7 +34,7 @@ def require_partitions(pipeline: Pipeline, capabilities: Capabilities) -> None:
         raise _unable(pipeline, f"{title} is partitioned by {most} column, not by {fields}", "name one of them")
 
 
-def partition_refusals(fields: tuple[PartitionField, ...], columns: ColumnsPlan) -> list[str]:
+def partition_refusals(fields: tuple[PartitionField, ...], columns: ColumnsPlan, dialect: Dialect | None) -> list[str]:
     """Fields that are no columns of the load, or times that are none."""
     loaded = {staged.column.name: staged for staged in columns.columns}
     known = {*loaded, *(staged.column.name for staged in columns.refused)}
@@ -43,7 +43,7 @@ def partition_refusals(fields: tuple[PartitionField, ...], columns: ColumnsPlan)
         if field.column not in known:
             findings.append(f"partition_by names {field.column}, which is no column that is loaded")
         elif field.transform and field.column in loaded:
-            kind = time_kind(loaded[field.column])
+            kind = time_kind(loaded[field.column], dialect)
             if not kind:
                 shown = loaded[field.column].native.sql
                 findings.append(

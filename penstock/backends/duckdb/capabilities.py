@@ -21,6 +21,7 @@ CAPABILITIES = Capabilities(
     case_insensitive=True,
     same_database_sql=True,
     shared_moment=True,  # every source holds the file against writers
+    event_time=True,
     tested=("2.0",),
     types=(
         "bool",

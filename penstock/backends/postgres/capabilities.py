@@ -21,6 +21,7 @@ CAPABILITIES = Capabilities(
     case_insensitive=False,
     same_database_sql=True,
     shared_moment=True,
+    event_time=True,
     tested=("14", "15", "16", "17", "18"),
     types=(
         "bool",

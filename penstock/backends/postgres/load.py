@@ -13,7 +13,7 @@ import psycopg
 from psycopg.pq import TransactionStatus
 from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_exponential
 
-from penstock.backends.base import RAW, STAGED, Check, Load, LoadPlan, LoadResult, Receipt, Sink, TableLoad
+from penstock.backends.base import RAW, Check, Load, LoadPlan, LoadResult, Receipt, Sink, TableLoad
 from penstock.backends.postgres import leases
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import DriverSession, identifier, literal, open_driver_session
@@ -236,7 +236,7 @@ class PostgresLoad(Load):
         rows = self._session.query(
             "select relname::text, relkind::text from pg_catalog.pg_class"
             " where relnamespace = pg_catalog.pg_my_temp_schema()"
-            f" and relname in ({literal(RAW)}, {literal(STAGED)}) order by relname desc"
+            " and relkind in ('v', 'r') and pg_catalog.starts_with(relname::text, '_penstock_') order by relname desc"
         )
         for name, kind in rows:
             what = "view" if kind == "v" else "table"
