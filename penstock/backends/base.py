@@ -331,6 +331,14 @@ class Dialect(ABC):
         """The moment that a date or timestamp means, as `timestamp_type`; `zone` is that of one that has none."""
         return value if kind == "zoned" else f"timezone({_quoted(zone)}, cast({value} as timestamp))"
 
+    def age_limit(self, keep: str, kind: TimeKind, zone: str) -> str:
+        """The target's clock less a duration such as `90 days`, as a column of this kind holds it."""
+        moment = f"{self.now()} - interval {_quoted(keep)}"
+        if kind == "zoned":
+            return moment
+        local = f"timezone({_quoted(zone)}, {moment})"
+        return f"cast({local} as date)" if kind == "date" else local
+
     def overriding(self) -> str:
         """What an INSERT needs after its column list to set identity columns."""
         return ""

@@ -42,6 +42,7 @@ class Statement:
     full_refresh: bool = False
     tracked: tuple[str, ...] = ()  # scd2: the columns whose change makes a version
     event: Moment | None = None  # scd2: when a version began, if not when it was loaded
+    expiry: Moment | None = None  # with a ttl: how old a row is
 
     @property
     def target(self) -> str:
@@ -94,6 +95,10 @@ def metadata_columns(pipeline: Pipeline, dialect: Dialect) -> tuple[ColumnDef, .
 
 
 def staged_view(statement: Statement) -> Execute:
+    return Execute(f"create temporary view {STAGED} as\n{staged_rows(statement)}")
+
+
+def staged_rows(statement: Statement) -> str:
     """The staged rows in the target's own types; with `order_by`, one row per key.
 
     With an event time a key has several, and those of one moment are told apart later.
@@ -110,7 +115,7 @@ def staged_view(statement: Statement) -> Execute:
             f" order by {ordering(statement)}) as _penstock_rank\nfrom ({body}) as decoded) as ranked"
             "\nwhere _penstock_rank = 1"
         )
-    return Execute(f"create temporary view {STAGED} as\n{body}")
+    return body
 
 
 def _decoded(statement: Statement, staged: StagedColumn) -> str:

@@ -40,6 +40,7 @@ from penstock.load.modes import (
 )
 from penstock.load.partitions import partition_fields, partition_refusals, require_partitions
 from penstock.load.times import find_moment
+from penstock.load.ttl import expired, staged_views
 from penstock.project.model import Pipeline
 from penstock.schema import AddKey, ColumnDef, CreateSchema, CreateTable, Ddl, Schema, TableName
 
@@ -137,6 +138,8 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         return _without_sql(request, columns, keys, refusals, partition_by)
     event, wrong = find_moment("event_time", pipeline.event_time, pipeline, columns, dialect)
     refusals += [*wrong, *event_refusals(event, columns)]
+    expiry, wrong = find_moment("ttl", pipeline.ttl.column if pipeline.ttl else None, pipeline, columns, dialect)
+    refusals += wrong
     statement = Statement(
         pipeline,
         dialect,
@@ -151,6 +154,7 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         full_refresh=request.full_refresh,
         tracked=_tracked(pipeline, columns, keys),
         event=event,
+        expiry=expiry,
     )
     schema_ddl = _schema_ddl(statement, target)
     adopt = _adopted(request, columns, metadata, statement, capabilities)
@@ -264,7 +268,7 @@ def _table_refusals(request: LoadRequest, existing: TargetTable | None, table: T
     refreshes = request.full_refresh and pipeline.mode == "append"
     others = existing.owners - {pipeline.name}
     if (
-        (pipeline.mode == "truncate" or pipeline.deletes != "none" or refreshes)
+        (pipeline.mode == "truncate" or pipeline.deletes != "none" or pipeline.ttl or refreshes)
         and others
         and not pipeline.delete_scope
     ):
@@ -352,6 +356,7 @@ def _adopted(
         or pipeline.mode == "scd2"
         or pipeline.transforms_pre
         or pipeline.order_by
+        or pipeline.ttl
         or columns.ddl
         or not fits
         or (columns.followed and not columns.followed.adoptable(columns.columns, pipeline.mode, statement.keys))
@@ -384,9 +389,10 @@ def _steps(statement: Statement, ddl: Sequence[Ddl], columns: ColumnsPlan, targe
         *cast_check(statement),
         *(Execute(line) for item in ddl for line in target.render(item)),
         *_user_sql(pipeline.transforms_pre, "transforms_pre"),
-        staged_view(statement),
+        *staged_views(statement),
         *checks,
         *null_checks(statement, [name for name in columns.not_null if name not in statement.keys]),
+        *expired(statement),
         *(scd2_by_event(statement, statement.event) if statement.event else MODES[pipeline.mode](statement)),
         *_user_sql(pipeline.transforms_post, "transforms_post"),
     ]

@@ -22,6 +22,7 @@ CAPABILITIES = Capabilities(
     same_database_sql=True,
     shared_moment=True,  # every source holds the file against writers
     event_time=True,
+    ttl=True,
     tested=("2.0",),
     types=(
         "bool",

@@ -22,6 +22,7 @@ CAPABILITIES = Capabilities(
     same_database_sql=True,
     shared_moment=True,
     event_time=True,
+    ttl=True,
     tested=("14", "15", "16", "17", "18"),
     types=(
         "bool",

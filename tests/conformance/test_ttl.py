@@ -1,0 +1,121 @@
+"""Time to live on every SQL target: old rows go with a load, and do not come back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from penstock.errors import DataError, PlanRefused, TargetError
+from tests.conformance.harness import Flow
+
+pytestmark = pytest.mark.postgres
+
+TTL = {"column": "made", "keep": "30d"}
+
+
+def arrive(flow: Flow, *ages: int | None, type_: str = "timestamptz", first: int = 1) -> None:
+    """Rows that are so many days old, with ids in their order."""
+    flow.source.execute(
+        "drop table if exists items", f"create table items (id int primary key, name text, made {type_})"
+    )
+    for number, age in enumerate(ages, first):
+        made = "null" if age is None else f"now() at time zone 'UTC' - interval '{age} days'"
+        flow.source.execute(f"insert into items values ({number}, 'n{number}', {made})")
+
+
+def ids(flow: Flow) -> list[int]:
+    return [row[0] for row in flow.target.query(f"select id from {flow.target.schema}.items order by 1")]
+
+
+def grow_old(flow: Flow, *numbers: int) -> None:
+    """As if these rows of the target had been loaded long ago."""
+    listed = ", ".join(map(str, numbers))
+    flow.target.execute(
+        f"update {flow.target.schema}.items set made = made - interval '60 days' where id in ({listed})"
+    )
+
+
+def figures(record: Any) -> tuple[int, int, int, int]:
+    return record.rows, record.inserted, record.updated, record.deleted
+
+
+def test_ttl_append_deletes_what_is_old_and_adds_nothing_old(flow: Flow) -> None:
+    assert flow.target.capabilities.ttl
+    arrive(flow, 1, 40, None, 29)
+    assert figures(flow.run(ttl=TTL)) == (4, 3, 0, 0)
+    assert ids(flow) == [1, 3, 4]
+    grow_old(flow, 1)
+    arrive(flow, 2, 31, first=5)
+    assert figures(flow.run(ttl=TTL)) == (2, 1, 0, 1)
+    assert ids(flow) == [3, 4, 5]
+    assert flow.target.leftovers() == []
+
+
+def test_ttl_merge_does_not_bring_old_rows_back(flow: Flow) -> None:
+    arrive(flow, 1, 2, 3)
+    flow.run(mode="merge", ttl=TTL)
+    grow_old(flow, 1)
+    flow.source.execute("update items set made = now() - interval '60 days' where id = 1")
+    assert figures(flow.run(mode="merge", ttl=TTL)) == (3, 0, 0, 1)
+    for _ in range(2):
+        assert figures(flow.run(mode="merge", ttl=TTL, deletes="hard")) == (3, 0, 0, 0)
+    assert ids(flow) == [2, 3]
+    # A row that the source has made older goes too, though the target has it as a young one.
+    flow.source.execute("update items set made = now() - interval '60 days' where id = 2")
+    assert figures(flow.run(mode="merge", ttl=TTL)) == (3, 0, 0, 1)
+    assert ids(flow) == [3]
+
+
+def test_ttl_is_no_shrunk_source(flow: Flow) -> None:
+    arrive(flow, *[1] * 10)
+    flow.run(mode="truncate", ttl=TTL)
+    grow_old(flow, *range(1, 9))
+    flow.source.execute("update items set made = now() - interval '60 days' where id < 9")
+    assert figures(flow.run(mode="truncate", ttl=TTL)) == (10, 2, 0, 10)  # eight by age, two replaced
+    assert ids(flow) == [9, 10]
+    flow.source.execute("delete from items where id > 8")  # what is left is old: nothing to load
+    with pytest.raises(DataError, match="the source has 0 rows, and 2 of the target's 2 rows would go"):
+        flow.run(mode="truncate", ttl=TTL)
+    assert ids(flow) == [9, 10]
+
+
+@pytest.mark.parametrize("type_", ["timestamp", "date"])
+def test_ttl_of_a_column_without_a_zone_must_be_told_one(flow: Flow, type_: str) -> None:
+    arrive(flow, 1, 29, 30, 31, 32, None, type_=type_)
+    with pytest.raises(PlanRefused, match="ttl = 'made' has no time zone"):
+        flow.run(ttl=TTL)
+    flow.run(ttl=TTL, cursor_timezone="UTC")
+    assert ids(flow) == ([1, 2, 3, 6] if type_ == "date" else [1, 2, 6])  # a date is old when its day is over
+    assert flow.run(ttl=TTL | {"keep": "720h"}, cursor_timezone="Pacific/Kiritimati", mode="merge").deleted <= 1
+
+
+def test_ttl_of_no_time_is_refused(flow: Flow) -> None:
+    arrive(flow, 1)
+    with pytest.raises(PlanRefused, match="ttl needs a timestamp or a date, and name is"):
+        flow.run(ttl=TTL | {"column": "name"})
+    with pytest.raises(PlanRefused, match="ttl names gone, which is no column that is loaded"):
+        flow.run(ttl=TTL | {"column": "gone"})
+
+
+def test_ttl_keeps_to_the_delete_scope_and_to_its_own_pipeline(flow: Flow) -> None:
+    arrive(flow, 1, 1, 1)
+    flow.run(mode="merge")
+    grow_old(flow, 1, 2)
+    arrive(flow, 1, first=4)
+    with pytest.raises(PlanRefused, match="is loaded by pipeline"):
+        flow.run(name="another", ttl=TTL)
+    assert flow.run(name="another", ttl=TTL, delete_scope="t.id > 1").deleted == 1
+    assert ids(flow) == [1, 3, 4]
+
+
+def test_ttl_is_in_the_plan_and_in_the_loads_transaction(flow: Flow) -> None:
+    arrive(flow, 1, 2)
+    flow.run()
+    grow_old(flow, 1)
+    planned = flow.plan(ttl=TTL)
+    assert any("_penstock_expiry" in sql and "30 days" in sql for sql in planned.sql)
+    assert any(sql.startswith("delete from") for sql in planned.sql)
+    with pytest.raises(TargetError):
+        flow.run(ttl=TTL, transforms_post=["insert into no_such_table values (1)"])
+    assert ids(flow) == [1, 2]
