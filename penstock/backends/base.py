@@ -238,6 +238,8 @@ class TargetTable:
     loaded: frozenset[str] = frozenset()  # columns that this pipeline has loaded before
     rows: int | None = None  # an estimate
     triggers: tuple[str, ...] = ()  # that may leave out rows of a statement without an error
+    partitioned: str = ""  # how: range, list, hash
+    partition_columns: tuple[str, ...] = ()  # by what; "" stands for an expression
 
     def column(self, name: str, *, folding: bool = False) -> TargetColumn | None:
         """With `folding`, also one whose name differs only in case."""
@@ -346,6 +348,16 @@ class Dialect(ABC):
     def reset_sequence(self, table: TableName, column: str) -> str:
         """A statement that moves an identity column's sequence past its highest value, or ""."""
         return ""
+
+    def make_partitions(
+        self, table: TableName, field: PartitionField, kind: TimeKind, key_text: str
+    ) -> tuple[Step, ...]:
+        """What makes the partitions that the staged rows need and the table does not have.
+
+        Asked only of backends whose capabilities name forms of `partition_by`; `key_text` prints a
+        row's key.
+        """
+        return ()
 
     def relation(self, table: TableName) -> str:
         return ".".join(self.quote(part) for part in table.parts)

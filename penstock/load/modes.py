@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 import sqlglot
 
-from penstock.backends.base import RAW, STAGED, Check, Dialect, Execute, StagedColumn, Step, Tally
+from penstock.backends.base import RAW, STAGED, Check, Dialect, Execute, PartitionField, StagedColumn, Step, Tally
 from penstock.errors import PlanRefused
 from penstock.load.times import Moment
 from penstock.project.model import Pipeline
@@ -43,6 +43,7 @@ class Statement:
     tracked: tuple[str, ...] = ()  # scd2: the columns whose change makes a version
     event: Moment | None = None  # scd2: when a version began, if not when it was loaded
     expiry: Moment | None = None  # with a ttl: how old a row is
+    partition_by: tuple[PartitionField, ...] = ()
 
     @property
     def target(self) -> str:

@@ -38,7 +38,14 @@ from penstock.load.modes import (
     null_key_check,
     staged_view,
 )
-from penstock.load.partitions import partition_fields, partition_refusals, require_partitions
+from penstock.load.partitions import (
+    existing_refusals,
+    partition_fields,
+    partition_notes,
+    partition_refusals,
+    partition_steps,
+    require_partitions,
+)
 from penstock.load.times import find_moment
 from penstock.load.ttl import expired, staged_views
 from penstock.project.model import Pipeline
@@ -136,6 +143,7 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     refusals += target.refusals(table, "truncate" if refreshes else pipeline.mode)
     if dialect is None:
         return _without_sql(request, columns, keys, refusals, partition_by)
+    refusals += existing_refusals(partition_by, existing)
     event, wrong = find_moment("event_time", pipeline.event_time, pipeline, columns, dialect)
     refusals += [*wrong, *event_refusals(event, columns)]
     expiry, wrong = find_moment("ttl", pipeline.ttl.column if pipeline.ttl else None, pipeline, columns, dialect)
@@ -155,7 +163,9 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         tracked=_tracked(pipeline, columns, keys),
         event=event,
         expiry=expiry,
+        partition_by=partition_by,
     )
+    refusals += _declared_key(statement, columns) if existing is None else []
     schema_ddl = _schema_ddl(statement, target)
     adopt = _adopted(request, columns, metadata, statement, capabilities)
     if adopt:
@@ -196,7 +206,14 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         tuple(refusals),
         tuple(rendered),
         tuple(step.sql for step in steps if not (isinstance(step, Execute) and step.sql in rendered)),
-        (*(existing.notes if existing else ()), *columns.notes, *_hash_notes(pipeline, dialect, capabilities)),
+        (
+            *(existing.notes if existing else ()),
+            *columns.notes,
+            *_hash_notes(pipeline, dialect, capabilities),
+            *partition_notes(
+                partition_by, existing, _key(statement, columns), declared=_may_declare(statement, columns)
+            ),
+        ),
         columns.changes,
         existing is None,
     )
@@ -330,12 +347,32 @@ def _definition(staged: StagedColumn, keys: Sequence[str]) -> ColumnDef:
 
 def _table_ddl(columns: ColumnsPlan, metadata: Sequence[ColumnDef], statement: Statement) -> CreateTable:
     keys = statement.keys if statement.pipeline.mode in KEYED else ()
-    primary = (*keys, VALID_FROM) if statement.pipeline.mode == "scd2" else keys
+    own = tuple(_definition(staged, keys) for staged in columns.columns)
     if columns.followed is not None:
-        own = columns.followed.table.keys if statement.pipeline.mode != "scd2" else primary
-        return CreateTable(statement.table, (*columns.followed.definitions(), *metadata), own)
-    definitions = (*(_definition(staged, keys) for staged in columns.columns), *metadata)
-    return CreateTable(statement.table, definitions, primary)
+        own = columns.followed.definitions()
+    declared = _key(statement, columns) if _may_declare(statement, columns) else ()
+    return CreateTable(statement.table, (*own, *metadata), declared, statement.partition_by)
+
+
+def _key(statement: Statement, columns: ColumnsPlan) -> tuple[str, ...]:
+    """What no two rows of the target have in common."""
+    keys = statement.keys if statement.pipeline.mode in KEYED else ()
+    if statement.pipeline.mode == "scd2":
+        return (*keys, VALID_FROM)
+    return columns.followed.table.keys if columns.followed is not None else keys
+
+
+def _may_declare(statement: Statement, columns: ColumnsPlan) -> bool:
+    """The key of a partitioned table must hold what it is partitioned by."""
+    return {field.column for field in statement.partition_by} <= set(_key(statement, columns))
+
+
+def _declared_key(statement: Statement, columns: ColumnsPlan) -> list[str]:
+    """A class promises its key."""
+    if columns.followed is None or not columns.followed.table.keys or _may_declare(statement, columns):
+        return []
+    fields = ", ".join(field.column for field in statement.partition_by)
+    return [f"{columns.followed.table.title} has a key without {fields}, which a partitioned table cannot have: add it"]
 
 
 def _adopted(
@@ -357,6 +394,7 @@ def _adopted(
         or pipeline.transforms_pre
         or pipeline.order_by
         or pipeline.ttl
+        or pipeline.partition_by
         or columns.ddl
         or not fits
         or (columns.followed and not columns.followed.adoptable(columns.columns, pipeline.mode, statement.keys))
@@ -392,6 +430,8 @@ def _steps(statement: Statement, ddl: Sequence[Ddl], columns: ColumnsPlan, targe
         *staged_views(statement),
         *checks,
         *null_checks(statement, [name for name in columns.not_null if name not in statement.keys]),
+        # Before the target's first change: one with changes that wait for the commit takes no partition.
+        *partition_steps(statement.partition_by, columns, statement.dialect, statement.table, statement.key_text()),
         *expired(statement),
         *(scd2_by_event(statement, statement.event) if statement.event else MODES[pipeline.mode](statement)),
         *_user_sql(pipeline.transforms_post, "transforms_post"),

@@ -72,6 +72,7 @@ class CreateTable:
     table: TableName
     columns: tuple[ColumnDef, ...]
     primary_key: tuple[str, ...] = ()
+    partition_by: tuple[PartitionField, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,6 +23,8 @@ CAPABILITIES = Capabilities(
     shared_moment=True,
     event_time=True,
     ttl=True,
+    partition_by=frozenset({"value", "year", "month", "day", "hour"}),
+    max_partition_fields=1,
     tested=("14", "15", "16", "17", "18"),
     types=(
         "bool",

@@ -170,6 +170,19 @@ def stored_bytes(query: Query, oid: int) -> int | None:
     return size
 
 
+def partitioning(query: Query, oid: int) -> tuple[str, tuple[str, ...]]:
+    """How a table is partitioned, and by which columns; "" stands for an expression."""
+    rows = query(
+        "select case p.partstrat when 'r' then 'range' when 'l' then 'list' else 'hash' end,"
+        " coalesce(a.attname::text, '')"
+        " from pg_partitioned_table p cross join unnest(p.partattrs) with ordinality as k(attnum, ord)"
+        " left join pg_attribute a on a.attrelid = p.partrelid and a.attnum = k.attnum"
+        " where p.partrelid = %s order by k.ord",
+        (oid,),
+    )
+    return (rows[0][0], tuple(name for _, name in rows)) if rows else ("", ())
+
+
 def estimated_rows(query: Query, oid: int) -> int | None:
     """What the last ANALYZE or VACUUM counted in a table and all that inherit from it, if it was each of them."""
     rows = query(

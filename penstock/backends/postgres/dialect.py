@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.backends.base import Dialect
+from penstock.backends.base import Dialect, PartitionField, Step, TimeKind
+from penstock.backends.postgres import partitions
 from penstock.backends.postgres.connect import identifier, literal
 from penstock.schema import (
     AddColumn,
@@ -72,6 +73,11 @@ class PostgresDialect(Dialect):
             " and case when seqincrement > 0 then highest >= seqmin else lowest <= seqmax end"
         )
 
+    def make_partitions(
+        self, table: TableName, field: PartitionField, kind: TimeKind, key_text: str
+    ) -> tuple[Step, ...]:
+        return partitions.steps(table, field, kind, key_text)
+
     def now(self) -> str:
         # As a subquery it is read once per statement, not once per row.
         return "(select pg_catalog.clock_timestamp())"
@@ -103,7 +109,8 @@ def create_table(ddl: CreateTable, name: str) -> str:
     lines = [_column(column) for column in ddl.columns]
     if ddl.primary_key:
         lines.append(f"primary key ({', '.join(identifier(column) for column in ddl.primary_key)})")
-    return f"create table {name} (\n  " + ",\n  ".join(lines) + "\n)"
+    parted = f" {partitions.clause(ddl.partition_by[0])}" if ddl.partition_by else ""
+    return f"create table {name} (\n  " + ",\n  ".join(lines) + f"\n){parted}"
 
 
 def _key(ddl: AddKey) -> str:

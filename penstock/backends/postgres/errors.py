@@ -170,6 +170,13 @@ def refused(
             place=place,
             remedy="read with a plain SELECT",
         )
+    if _field(error, "source_function") == "check_new_partition_bound":
+        return side(
+            "a partition that the load needs is taken in part by another",
+            why=_primary(error, conninfo),
+            place=place,
+            remedy="make one by hand for the rest of it, or choose a shorter piece of time in partition_by",
+        )
     if _is_spoken(error):
         return side("a trigger or function raised an error", why=_UNSPOKEN, place=place)
     why = _primary(error, conninfo)
@@ -189,6 +196,10 @@ def marked(statement: str, position: int | None) -> str:
     number = statement.count("\n", 0, start) + 1
     caret = re.sub(r"[^\t]", " ", line[: position - 1 - start]) + "^"
     return f"line {number}:\n  {line}\n  {caret}"
+
+
+def _field(error: BaseException, name: str) -> str:
+    return getattr(getattr(error, "diag", None), name, None) or ""
 
 
 def _position(error: BaseException) -> int | None:

@@ -125,6 +125,7 @@ class PostgresTarget(Target):
             loaded_by(self._session, self._run.pipeline, table) if self._has_catalog("columns") else frozenset(),
             estimate if estimate >= 0 else None,
             tuple(name for (name,) in self._query_named(_DROPPING, {"oid": found.oid})),
+            *catalog.partitioning(self._session.query, found.oid),
         )
 
     def has_schema(self, schema: str) -> bool:

@@ -1,0 +1,130 @@
+"""Partitions of a target, made on demand in the load's own transaction. Text only.
+
+Only what no partition takes gets a new one, and what exists is never touched: partitions that people
+have made count, whatever their bounds, and so does a DEFAULT one.
+
+A partition is made as a table of its own and then attached. CREATE TABLE … PARTITION OF would lock
+everybody out of the whole table, readers too; ATTACH lets them be.
+"""
+
+from __future__ import annotations
+
+from penstock.backends.base import STAGED, Check, Execute, PartitionField, Step, TimeKind
+from penstock.backends.postgres.connect import identifier, literal
+from penstock.schema import TableName
+
+# Each takes a few of the server's locks, of which it has some thousands.
+MOST_NEW = 1000
+
+RANGE, LIST = "range", "list"
+
+
+def strategy(field: PartitionField) -> str:
+    return RANGE if field.transform else LIST
+
+
+def clause(field: PartitionField) -> str:
+    """What CREATE TABLE ends with."""
+    return f"partition by {strategy(field)} ({identifier(field.column)})"
+
+
+def steps(table: TableName, field: PartitionField, kind: TimeKind, key_text: str) -> tuple[Step, ...]:
+    """Checks, then the statement that makes what is missing."""
+    parent = ".".join(identifier(part) for part in table.parts)
+    many = Check(
+        f"select count(*)\nfrom (select distinct {_piece(field, kind)} from {STAGED}) as pieces"
+        f"\nhaving count(*) > {MOST_NEW}",
+        "the rows are of {0} partitions",
+        why=f"a load makes {MOST_NEW} at most: more of them are rather a wrong partition_by than a wish",
+        remedy="partition by a longer time or a column with fewer values, or load in pieces",
+        figures=True,
+    )
+    make = Execute(_block(parent, field, kind), diagnose=(many,))
+    if not field.transform:
+        return (make,)
+    # A range takes no NULL; only a DEFAULT partition does.
+    empty = Check(
+        f"select {key_text}\nfrom {STAGED}\nwhere {identifier(field.column)} is null\n  and exists (select"
+        f" from pg_catalog.pg_partitioned_table where partrelid = {literal(parent)}::pg_catalog.regclass"
+        " and partdefid = 0)\nlimit 3",
+        "NULL in the column that the target is partitioned by",
+        why=f"no partition by {field.transform} takes a row without a time",
+        remedy=f"filter them out, or make room for them: create table … partition of {table} default",
+    )
+    return (empty, make)
+
+
+def _piece(field: PartitionField, kind: TimeKind) -> str:
+    """What all rows of one partition have in common: a value, or where a piece of time begins."""
+    column = identifier(field.column)
+    if not field.transform:
+        return column
+    local = {"zoned": f"{column} at time zone 'UTC'", "date": f"{column}::timestamp"}.get(kind, column)
+    return f"pg_catalog.date_trunc('{field.transform}', {local})"
+
+
+def _block(parent: str, field: PartitionField, kind: TimeKind) -> str:
+    column = identifier(field.column)
+    if field.transform:
+        moment = {"zoned": "({}) at time zone 'UTC'", "date": "({})::date"}.get(kind, "{}")
+        low = moment.format("piece.low")
+        high = moment.format(f"piece.low + interval '1 {field.transform}'")
+        rows = f"{column} is not null and pg_catalog.isfinite({column}) and"
+        bounds = f"pg_catalog.format('from (%L) to (%L)', {low}, {high})"
+        inside = f"pg_catalog.format('%1$s >= %2$L and %1$s < %3$L', {literal(column)}, {low}, {high})"
+        label = (
+            "case when piece.low between '0001-01-01' and '9999-12-31 23:00' then"
+            " pg_catalog.to_char(piece.low, 'YYYYMMDDHH24')"
+            " else pg_catalog.substr(pg_catalog.md5(piece.low::text), 1, 10) end"
+        )
+    else:
+        rows = ""
+        bounds = "pg_catalog.format('in (%L)', piece.low)"
+        inside = (
+            f"case when piece.low is null then {literal(column + ' is null')}"
+            f" else pg_catalog.format('%s = %L', {literal(column)}, piece.low) end"
+        )
+        label = "coalesce(pg_catalog.substr(pg_catalog.md5(piece.low::text), 1, 10), 'null')"
+    body = f"""
+declare
+  parent constant pg_catalog.regclass := {literal(parent)};
+  taken text;
+  fallback pg_catalog.regclass;
+  home text;
+  wanted text;
+  piece record;
+  held boolean;
+  name text;
+begin
+  select nullif(partdefid, 0)::pg_catalog.regclass, n.nspname into fallback, home
+  from pg_catalog.pg_partitioned_table p join pg_catalog.pg_class c on c.oid = p.partrelid
+    join pg_catalog.pg_namespace n on n.oid = c.relnamespace where p.partrelid = parent;
+  select pg_catalog.string_agg('(' || pg_catalog.pg_get_partition_constraintdef(inhrelid) || ')', ' or ') into taken
+  from pg_catalog.pg_inherits where inhparent = parent and inhrelid is distinct from fallback;
+  wanted := {literal(f"select distinct {_piece(field, kind)} as low from {STAGED} where {rows} (")}
+    || coalesce(taken, 'false') || ') is not true';
+  execute pg_catalog.format('select count(*) > {MOST_NEW} from (%s) as pieces', wanted) into held;
+  if held then
+    raise exception 'too many partitions';
+  end if;
+  for piece in execute wanted || ' order by 1' loop
+    if fallback is not null then
+      execute pg_catalog.format('select exists (select from %s where %s)', fallback, {inside}) into held;
+      -- The server takes no partition for rows that the DEFAULT one has: these stay together there.
+      continue when held;
+    end if;
+    name := 'p_' || pg_catalog.lpad(parent::pg_catalog.oid::text, 10, '0') || '_' || {label};
+    -- One that was detached may still have the name.
+    while pg_catalog.to_regclass(pg_catalog.format('%I.%I', home, name)) is not null loop
+      name := name || '_';
+    end loop;
+    execute pg_catalog.format('create table %I.%I (like %s including all excluding identity excluding indexes'
+      ' excluding statistics)', home, name, parent);
+    execute pg_catalog.format('alter table %s attach partition %I.%I for values %s', parent, home, name, {bounds});
+  end loop;
+end
+"""
+    mark = "$penstock$"
+    while mark in body:  # a name may hold anything
+        mark = f"{mark[:-1]}_$"
+    return f"do {mark}{body}{mark}"
