@@ -330,8 +330,15 @@ class Dialect(ABC):
         return f"cast({value} as {type_sql})"
 
     def instant(self, value: str, kind: TimeKind, zone: str) -> str:
-        """The moment that a date or timestamp means, as `timestamp_type`; `zone` is that of one that has none."""
+        """The moment that a date or timestamp means, as `timestamp_type`; `zone` is that of one that has none.
+
+        NULL where the target has no moment for it that sorts among the others.
+        """
         return value if kind == "zoned" else f"timezone({_quoted(zone)}, cast({value} as timestamp))"
+
+    def earlier(self, value: str, bound: str) -> str:
+        """That a date or timestamp lies before another one of its kind."""
+        return f"{value} < {bound}"
 
     def age_limit(self, keep: str, kind: TimeKind, zone: str) -> str:
         """The target's clock less a duration such as `90 days`, as a column of this kind holds it."""
@@ -365,7 +372,6 @@ class Dialect(ABC):
     timestamp_type: ClassVar[str]
     text_type: ClassVar[str]
     bool_type: ClassVar[str]
-    times_in_text: ClassVar[bool] = False  # dates and timestamps are kept as text that sorts as they do
 
 
 def _quoted(text: str) -> str:
@@ -470,6 +476,7 @@ class Capabilities:
     partition_by: frozenset[str] = frozenset()  # of value, year, month, day, hour
     max_partition_fields: int | None = None  # None: any number
     instead: str = ""  # for whoever asks for a mode that it does not take: what would
+    time_zones: bool = True  # knows others than UTC
     tested: tuple[str, ...] = ()  # versions of the system that the suite runs on, for the matrix
     types: tuple[str, ...] = ()  # canonical types it holds as themselves, for the matrix
     notes: tuple[str, ...] = ()  # sentences for the matrix

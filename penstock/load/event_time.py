@@ -67,10 +67,11 @@ def scd2_by_event(statement: Statement, event: Moment) -> list[Step]:
 
 
 def _null_check(statement: Statement, event: Moment) -> Check:
+    none = f"{event.instant(statement.dialect, 's')} is null"
     return Check(
-        f"select {statement.key_text()}\nfrom {STAGED}\nwhere {statement.dialect.quote(event.column)} is null\nlimit 3",
-        f"NULL in the event time ({event.column})",
-        why="such a row has no place in the history",
+        f"select {statement.key_text()}\nfrom {STAGED} as s\nwhere {none}\nlimit 3",
+        f"rows without an event time ({event.column})",
+        why="it is NULL, or nothing that the target could put in order: such a row has no place in the history",
         remedy="filter them out, or give them a time in the query",
     )
 

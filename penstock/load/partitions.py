@@ -36,7 +36,7 @@ def require_partitions(pipeline: Pipeline, capabilities: Capabilities) -> None:
         raise _unable(pipeline, f"{title} is partitioned by {most} column, not by {fields}", "name one of them")
 
 
-def partition_refusals(fields: tuple[PartitionField, ...], columns: ColumnsPlan, dialect: Dialect | None) -> list[str]:
+def partition_refusals(fields: tuple[PartitionField, ...], columns: ColumnsPlan, *, sql: bool) -> list[str]:
     """Fields that are no columns of the load, or times that are none."""
     loaded = {staged.column.name: staged for staged in columns.columns}
     known = {*loaded, *(staged.column.name for staged in columns.refused)}
@@ -45,7 +45,7 @@ def partition_refusals(fields: tuple[PartitionField, ...], columns: ColumnsPlan,
         if field.column not in known:
             findings.append(f"partition_by names {field.column}, which is no column that is loaded")
         elif field.transform and field.column in loaded:
-            kind = time_kind(loaded[field.column], dialect)
+            kind = time_kind(loaded[field.column], sql=sql)
             if not kind:
                 shown = loaded[field.column].native.sql
                 findings.append(
@@ -102,7 +102,7 @@ def partition_steps(
     fields: Sequence[PartitionField], columns: ColumnsPlan, dialect: Dialect, table: TableName, key_text: str
 ) -> list[Step]:
     """Before the first row goes in: the partitions that it needs."""
-    kinds = {staged.column.name: time_kind(staged, dialect) for staged in columns.columns}
+    kinds = {staged.column.name: time_kind(staged, sql=True) for staged in columns.columns}
     return [
         step
         for field in fields

@@ -135,7 +135,7 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     refusals += _unknown_columns(pipeline, columns)
     refusals += _fixed_columns(pipeline, existing, columns, keys)
     partition_by = partition_fields(pipeline, columns)
-    refusals += partition_refusals(partition_by, columns, dialect)
+    refusals += partition_refusals(partition_by, columns, sql=dialect is not None)
     if pipeline.mode not in KEYED:
         # Only errors show them: those of the source's table that a transform or drift has left.
         keys = tuple(key for key in keys if key in columns.names)
@@ -144,9 +144,9 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     if dialect is None:
         return _without_sql(request, columns, keys, refusals, partition_by)
     refusals += existing_refusals(partition_by, existing)
-    event, wrong = find_moment("event_time", pipeline.event_time, pipeline, columns, dialect)
+    event, wrong = find_moment("event_time", pipeline.event_time, pipeline, columns, capabilities)
     refusals += [*wrong, *event_refusals(event, columns)]
-    expiry, wrong = find_moment("ttl", pipeline.ttl.column if pipeline.ttl else None, pipeline, columns, dialect)
+    expiry, wrong = find_moment("ttl", pipeline.ttl.column if pipeline.ttl else None, pipeline, columns, capabilities)
     refusals += wrong
     statement = Statement(
         pipeline,

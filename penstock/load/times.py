@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import pyarrow as pa
 
-from penstock.backends.base import Dialect, StagedColumn, TimeKind
+from penstock.backends.base import Capabilities, Dialect, StagedColumn, TimeKind
 from penstock.load.columns import ColumnsPlan
 from penstock.project.model import Pipeline
 
@@ -28,11 +28,11 @@ class Moment:
         return dialect.instant(f"{alias}.{dialect.quote(self.column)}", self.kind, self.zone)
 
 
-def time_kind(staged: StagedColumn, dialect: Dialect | None) -> TimeKind:
-    """What kind of time the target holds in a column."""
-    type_sql = staged.native.sql.lower()
-    if dialect is None or (dialect.times_in_text and type_sql == dialect.text_type.lower()):
+def time_kind(staged: StagedColumn, *, sql: bool) -> TimeKind:
+    """What kind of time a target holds in a column; one without SQL has the wire's own types."""
+    if not sql:
         return _arrow_kind(staged.column.type)
+    type_sql = staged.native.sql.lower()
     if type_sql.startswith("timestamp"):
         return "zoned" if "with time zone" in type_sql or type_sql.startswith("timestamptz") else "naive"
     return "date" if type_sql == "date" else ""
@@ -45,7 +45,7 @@ def _arrow_kind(type_: pa.DataType) -> TimeKind:
 
 
 def find_moment(
-    option: str, source: str | None, pipeline: Pipeline, columns: ColumnsPlan, dialect: Dialect
+    option: str, source: str | None, pipeline: Pipeline, columns: ColumnsPlan, capabilities: Capabilities
 ) -> tuple[Moment | None, list[str]]:
     """The column that an option names, or why it tells no moment."""
     if source is None:
@@ -56,13 +56,18 @@ def find_moment(
         if any(refused.column.name == name for refused in columns.refused):
             return None, []  # said already
         return None, [f"{option} names {source}, which is no column that is loaded"]
-    kind = time_kind(staged, dialect)
+    kind = time_kind(staged, sql=True)
     if not kind:
         return None, [f"{option} needs a timestamp or a date, and {name} is {staged.native.sql}"]
     if kind != "zoned" and pipeline.cursor_timezone is None:
         return None, [
             f"{option} = {source!r} has no time zone, being a {staged.native.sql}:"
             ' say which one its writers mean, cursor_timezone = "UTC"'
+        ]
+    if kind != "zoned" and not capabilities.time_zones and pipeline.cursor_timezone != "UTC":
+        return None, [
+            f"{option} = {source!r} is in {pipeline.cursor_timezone}, and {capabilities.title} knows no time zone"
+            " but UTC: give it its zone in the query"
         ]
     return Moment(name, kind, pipeline.cursor_timezone or "UTC"), []
 

@@ -25,7 +25,8 @@ def staged_views(statement: Statement) -> list[Step]:
     limit = dialect.age_limit(lags.interval(ttl.keep, expiry.column), expiry.kind, expiry.zone)
     column = dialect.quote(expiry.column)
     bound = f"(select ts from {EXPIRY})"
-    kept = f"select {statement.listed(statement.names)}\nfrom {ARRIVED}\nwhere {column} >= {bound} or {column} is null"
+    young = f"({dialect.earlier(column, bound)}) is not true"
+    kept = f"select {statement.listed(statement.names)}\nfrom {ARRIVED}\nwhere {young}"
     return [
         # One reading of the clock for the whole load.
         Execute(f"create temporary table {EXPIRY} as select {limit} as ts"),
@@ -44,9 +45,10 @@ def expired(statement: Statement) -> list[Step]:
     if expiry is None or not statement.exists:
         return []
     column, bound = statement.dialect.quote(expiry.column), f"(select ts from {EXPIRY})"
-    old = f"t.{column} < {bound}"
+    old = statement.dialect.earlier(f"t.{column}", bound)
     if statement.pipeline.mode == "merge":
-        arrived = f"select 1 from {ARRIVED} as s where s.{column} < {bound} and {statement.same_key('t', 's')}"
+        succeeds = statement.dialect.earlier(f"s.{column}", bound)
+        arrived = f"select 1 from {ARRIVED} as s where {succeeds} and {statement.same_key('t', 's')}"
         old += f"\n  or exists ({arrived})"
     if statement.pipeline.delete_scope:
         old = f"({statement.pipeline.delete_scope}) and ({old})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -30,9 +31,7 @@ def day(number: int) -> str:
 
 def history(flow: Flow, columns: str = "id, name") -> list[tuple[Any, ...]]:
     """With the bounds as days of the month."""
-    bounds = ", ".join(
-        f"cast(extract(day from {bound} at time zone 'UTC') as int)" for bound in ("valid_from", "valid_to")
-    )
+    bounds = ", ".join(f"cast(substr(cast({bound} as varchar), 9, 2) as int)" for bound in ("valid_from", "valid_to"))
     return flow.target.query(
         f"select {columns}, {bounds}, is_current from {flow.target.schema}.items order by id, valid_from"
     )
@@ -68,7 +67,7 @@ def test_event_time_every_event_is_a_version_so_that_order_does_not_matter(flow:
     flow.run(**OPTIONS)
     assert history(flow) == [(1, "a", 1, 3, False), (1, "b", 3, 5, False), (1, "a", 5, None, True)]
     hashes = flow.target.query(f"select count(distinct row_hash) from {flow.target.schema}.items")
-    assert hashes == [(2,)]  # of the values alone: equal versions have equal ones
+    assert hashes == [(2 if flow.target.hashes else 0,)]  # of the values alone: equal versions have equal ones
 
 
 def test_event_time_different_values_at_one_time_are_an_error(flow: Flow) -> None:
@@ -108,7 +107,7 @@ def test_event_time_untracked_columns_make_no_difference(flow: Flow) -> None:
 
 def test_event_time_null_is_an_error_with_its_key(flow: Flow) -> None:
     arrive(flow, f"(1, 'a', 1, {day(1)})", "(7, 'b', 1, null)")
-    with pytest.raises(DataError, match=r"NULL in the event time \(seen\)") as caught:
+    with pytest.raises(DataError, match=r"rows without an event time \(seen\)") as caught:
         flow.run(**OPTIONS)
     assert "7" in caught.value.keys[0]
     assert not flow.target.has_table("items")
@@ -120,6 +119,11 @@ def test_event_time_without_a_zone_must_be_told_one(flow: Flow, type_: str, show
     with pytest.raises(PlanRefused, match="event_time = 'seen' has no time zone") as caught:
         flow.run(**OPTIONS)
     assert 'cursor_timezone = "UTC"' in caught.value.why
+    if not flow.target.capabilities.time_zones:
+        with pytest.raises(PlanRefused, match="knows no time zone but UTC"):
+            flow.run(**OPTIONS, cursor_timezone="Europe/Berlin")
+        assert flow.run(**OPTIONS, cursor_timezone="UTC").inserted == 1
+        return
     flow.run(**OPTIONS, cursor_timezone="Europe/Berlin")
     table = f"{flow.target.schema}.items"
     assert flow.target.query(f"select cast(valid_from at time zone 'UTC' as varchar) from {table}") == [(shown,)]
@@ -143,10 +147,12 @@ def test_event_time_vanished_keys_end_at_the_loads_time(flow: Flow) -> None:
     arrive(flow, f"(1, 'a', 1, {day(1)})", f"(2, 'b', 1, {day(1)})")
     flow.run(**options)
     arrive(flow, f"(1, 'a', 1, {day(1)})")
+    before = datetime.now(UTC)
     assert flow.run(**options).deleted == 1
-    table = f"{flow.target.schema}.items"
-    recent = "valid_to > current_timestamp - interval '10 minutes' and valid_to <= current_timestamp"
-    assert flow.target.query(f"select id, is_current from {table} where {recent}") == [(2, False)]
+    [(key, ended)] = flow.target.query(
+        f"select id, cast(valid_to as varchar) from {flow.target.schema}.items where not is_current"
+    )
+    assert (key, ended[:10] in {str(now.date()) for now in (before, datetime.now(UTC))}) == (2, True)
     arrive(flow, f"(1, 'a', 1, {day(1)})", f"(2, 'b', 1, {day(1)})")
     assert flow.run(**options).updated == 1  # back with nothing later: it was never gone
     assert history(flow) == [(1, "a", 1, None, True), (2, "b", 1, None, True)]

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from datetime import timedelta
 
-from penstock.backends.base import Dialect
+from penstock.backends.base import Dialect, TimeKind
+from penstock.backends.sqlite.moments import UTC
 from penstock.backends.sqlite.types import NUMERIC, declared_class, held_class, literal, quote
 from penstock.schema import AddColumn, AddKey, ColumnDef, CreateEnum, CreateSchema, CreateTable, Ddl, WidenColumn
 from penstock.schema.words import parse
@@ -41,6 +43,24 @@ class SQLiteDialect(Dialect):
 
     def now(self) -> str:
         return "(strftime('%Y-%m-%d %H:%M:%f', 'now') || '+00:00')"
+
+    def instant(self, value: str, kind: TimeKind, zone: str) -> str:  # noqa: ARG002  there is none but UTC
+        """As text: only the years 1 to 9999 sort as they follow each other."""
+        tail = {"zoned": "", "naive": f" || '{UTC}'", "date": f" || ' 00:00:00{UTC}'"}[kind]
+        plain = f"{value} glob '[0-9][0-9][0-9][0-9]-*' and {value} not like '% BC'"
+        return f"case when {value} in ('infinity', '-infinity') then {value} when {plain} then {value}{tail} end"
+
+    def earlier(self, value: str, bound: str) -> str:
+        # A year after 9999 begins with a smaller digit.
+        return f"({value} < {bound} and (substr({value}, 5, 1) = '-' or {value} = '-infinity'))"
+
+    def age_limit(self, keep: str, kind: TimeKind, zone: str) -> str:  # noqa: ARG002  there is none but UTC
+        count, unit = keep.split()
+        back = f"-{timedelta(**{unit: int(count)}).total_seconds():.6f} seconds"
+        if kind == "date":
+            return f"date('now', '{back}')"
+        moment = f"strftime('%Y-%m-%d %H:%M:%f', 'now', '{back}')"
+        return f"({moment} || '{UTC}')" if kind == "zoned" else moment
 
 
 def _differs(left: str, right: str, type_sql: str) -> str:
