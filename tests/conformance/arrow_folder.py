@@ -8,12 +8,13 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import pyarrow as pa
 
+from penstock.backends import arrowtypes
 from penstock.backends.base import (
     Backend,
     Capabilities,
@@ -30,15 +31,17 @@ from penstock.backends.base import (
     Sink,
     Source,
     Split,
+    StagedColumn,
     TableInfo,
     Target,
     TargetColumn,
     TargetTable,
-    Verdict,
     Window,
 )
+from penstock.backends.guard import heed
 from penstock.errors import SourceError
 from penstock.schema import Column, Ddl, Schema, TableName
+from penstock.schema.words import parse, spell
 
 CAPABILITIES = Capabilities(
     name="arrowfolder",
@@ -68,12 +71,15 @@ class FolderConfig(ConnectionConfig):
     path: Path
 
 
-@dataclass
+@dataclass(frozen=True)
 class Manifest:
     """What a table is made of."""
 
-    schema: str  # Arrow's, serialised
-    files: list[str] = field(default_factory=list)
+    columns: dict[str, str]  # names with the words of their types
+    files: list[str]
+    rows: int
+    pipelines: dict[str, list[str]]  # that have loaded it, with the columns they brought
+    watermarks: dict[str, str]  # of pipelines: they count with the rows, in the same step
 
     @staticmethod
     def read(folder: Path, table: str) -> Manifest | None:
@@ -82,12 +88,12 @@ class Manifest:
 
     def write(self, folder: Path, table: str) -> None:
         beside = folder / f".{table}.json"
-        beside.write_text(json.dumps(vars(self)))
+        beside.write_text(json.dumps(asdict(self)))
         beside.replace(folder / f"{table}.json")
 
     @property
-    def arrow(self) -> pa.Schema:
-        return pa.ipc.read_schema(pa.py_buffer(bytes.fromhex(self.schema)))
+    def schema(self) -> Schema:
+        return Schema.of([parse(word).column(name) for name, word in self.columns.items()])
 
 
 @dataclass(frozen=True)
@@ -96,12 +102,17 @@ class FilePartition(Partition):
     columns: tuple[Column, ...]
 
     def read(self) -> Iterator[pa.RecordBatch]:
+        schema = pa.schema([pa.field(column.name, column.type) for column in self.columns])
         with pa.OSFile(str(self.file)) as opened:
             for batch in pa.ipc.open_stream(opened):
-                yield pa.RecordBatch.from_arrays(
-                    [batch.column(column.name).cast(column.type) for column in self.columns],
-                    schema=pa.schema([pa.field(c.name, c.type, c.nullable) for c in self.columns]),
-                )
+                # A file from before a column came has none of its values, and may have a narrower type.
+                arrays = [
+                    batch.column(field.name).cast(field.type)
+                    if field.name in batch.schema.names
+                    else pa.nulls(batch.num_rows, field.type)
+                    for field in schema
+                ]
+                yield pa.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 class FolderSource(Source):
@@ -110,10 +121,10 @@ class FolderSource(Source):
         found = Manifest.read(folder, request.table.table)
         if found is None:
             raise SourceError(f"there is no table {request.table}", kept="nothing was touched")
-        self.folder, self.manifest = folder, found
+        self.folder, self.manifest = folder, found  # files are never changed: what it names is one moment
 
     def schema(self) -> Schema:
-        return Schema.of([Column(f.name, f.type, nullable=f.nullable) for f in self.manifest.arrow])
+        return self.manifest.schema
 
     def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:
         return Split(
@@ -131,15 +142,16 @@ class FolderSource(Source):
 class FileSink(Sink):
     folder: Path
     run_id: str
-    schema: pa.Schema
+    columns: tuple[StagedColumn, ...]
+    keys: tuple[str, ...]
 
     def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
         beside, final = (self.folder / f"{self.run_id}-{name}" for name in (f"{part}.{os.getpid()}", f"{part}.arrow"))
+        schema = pa.schema([pa.field(staged.column.name, arrowtypes.held_type(staged)) for staged in self.columns])
         rows = 0
-        with pa.OSFile(str(beside), "wb") as file, pa.ipc.new_stream(file, self.schema) as out:
+        with pa.OSFile(str(beside), "wb") as file, pa.ipc.new_stream(file, schema) as out:
             for batch in batches:
-                arrays = [batch.column(name) for name in self.schema.names]
-                out.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self.schema))
+                out.write_batch(arrowtypes.cast_batch(batch, self.columns, self.keys))
                 rows += batch.num_rows
         beside.rename(final)
         return Receipt(0, part, rows, final.stat().st_size, final.name, os.getpid())
@@ -148,18 +160,26 @@ class FileSink(Sink):
 class FolderLoad(Load):
     def __init__(self, folder: Path, plan: LoadPlan) -> None:
         self.folder, self.plan, [self.load] = folder, plan, plan.tables
-        self.schema = pa.schema([pa.field(s.column.name, s.column.type) for s in self.load.columns])
 
     def sink(self, table: int) -> Sink:
-        return FileSink(self.folder, self.plan.run.run_id, self.schema)
+        return FileSink(self.folder, self.plan.run.run_id, self.load.columns, self.plan.key_columns)
 
     def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
-        name = self.load.table.table
-        found = Manifest.read(self.folder, name) or Manifest(self.schema.serialize().to_pybytes().hex())
-        kept = [] if self.load.replaces else found.files
-        Manifest(found.schema, [*kept, *(receipt.ref for receipt in receipts)]).write(self.folder, name)
+        name, pipeline = self.load.table.table, self.plan.run.pipeline
+        brought = {staged.column.name: spell(arrowtypes.held(staged)) for staged in self.load.columns}
+        found = Manifest.read(self.folder, name) or Manifest({}, [], 0, {}, {})
         rows = sum(receipt.rows for receipt in receipts)
-        self.result = LoadResult(rows, rows, 0, 0)
+        if self.load.guard is not None:
+            heed(self.load.guard, self.load.table, found.rows, rows)
+        gone = found.rows if self.load.replaces else 0
+        Manifest(
+            found.columns | brought,
+            [*([] if self.load.replaces else found.files), *(receipt.ref for receipt in receipts)],
+            found.rows - gone + rows,
+            found.pipelines | {pipeline: list(brought)},
+            found.watermarks | ({pipeline: self.plan.watermark} if self.plan.watermark is not None else {}),
+        ).write(self.folder, name)
+        self.result = LoadResult(rows, rows, 0, gone)
         return self.result
 
     def abort(self) -> None:
@@ -171,24 +191,29 @@ class FolderLoad(Load):
 
 
 class FolderTarget(Target):
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, run: RunContext) -> None:
+        self.folder, self.run = folder, run
         folder.mkdir(exist_ok=True)
 
     def inspect(self, table: TableName) -> TargetTable | None:
         found = Manifest.read(self.folder, table.table)
-        return found and TargetTable(table, tuple(TargetColumn(f.name, str(f.type)) for f in found.arrow))
+        return found and TargetTable(
+            table,
+            tuple(TargetColumn(name, word) for name, word in found.columns.items()),
+            owners=frozenset(found.pipelines),
+            loaded=frozenset(found.pipelines.get(self.run.pipeline, ())),
+            rows=found.rows,
+        )
 
     def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
-        sql = str(column.type)
-        fits = cast is None and (existing is None or existing.type_sql == sql)
-        return Native(sql, Verdict.EXACT if fits else Verdict.REFUSED)
+        return arrowtypes.native(column, existing, cast)
 
     def render(self, ddl: Ddl) -> list[str]:
         return []
 
     def watermark(self, pipeline: str, table: TableName) -> str | None:
-        return None
+        found = Manifest.read(self.folder, table.table)
+        return found.watermarks.get(pipeline) if found is not None else None
 
     def begin(self, plan: LoadPlan) -> Load:
         return FolderLoad(self.folder, plan)
@@ -208,7 +233,7 @@ class ArrowFolder(Backend):
         return FolderSource(config.path, request)
 
     def target(self, config: Any, run: RunContext) -> Target:
-        return FolderTarget(config.path)
+        return FolderTarget(config.path, run)
 
     def test(self, config: Any) -> str:
         return f"Arrow files, pyarrow {pa.__version__}"

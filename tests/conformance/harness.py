@@ -10,9 +10,12 @@ from pathlib import Path
 from typing import Any, ClassVar
 from urllib.parse import quote
 
+import pytest
+
 from penstock.backends import registry
 from penstock.backends.base import Capabilities
 from penstock.backends.memory import memory
+from penstock.errors import UNTOUCHED, Unsupported
 from penstock.project import Project
 from penstock.project.model import Pipeline
 from penstock.run.pipeline import RunOptions, Stage, plan, run
@@ -318,6 +321,46 @@ class Flow:
     def run_all(self, **options: Any) -> list[RunRecord]:
         pipeline = self.pipeline(**options)
         return run(self.project(pipeline), pipeline, self.store, stage=self.stage)
+
+
+class RefusedAsDenied(Exception):
+    """What a test is about is denied by a backend's capabilities, and was refused with the right error."""
+
+
+class Inherited(Flow):
+    """A flow of a backend that inherits tests: what its capabilities deny must be refused, and ends the test."""
+
+    def plan(self, **options: Any) -> PipelinePlan:
+        self._end_if_denied(**options)
+        return super().plan(**options)
+
+    def run(self, run_options: RunOptions | None = None, **options: Any) -> RunRecord:
+        self._end_if_denied(**options)
+        return super().run(run_options, **options)
+
+    def run_all(self, **options: Any) -> list[RunRecord]:
+        self._end_if_denied(**options)
+        return super().run_all(**options)
+
+    def _end_if_denied(self, **options: Any) -> None:
+        if self._denied(self.pipeline(**options)):
+            with pytest.raises(Unsupported) as caught:
+                super().run_all(**options)
+            assert caught.value.kept == UNTOUCHED
+            raise RefusedAsDenied
+
+    def _denied(self, pipeline: Pipeline) -> bool:
+        source, target = self.source.capabilities, self.target.capabilities
+        sql = (pipeline.transforms_pre, pipeline.transforms_post, pipeline.order_by, pipeline.delete_scope)
+        return (
+            pipeline.mode not in target.modes
+            or (pipeline.deletes != "none" and pipeline.deletes not in target.deletes)
+            or (any(sql) and not target.user_sql)
+            or (pipeline.event_time is not None and not target.event_time)
+            or (pipeline.ttl is not None and not target.ttl)
+            or (pipeline.incremental is not None and not source.incremental)
+            or (pipeline.query is not None and not source.queries)
+        )
 
 
 Maker = Callable[[], Harness]

@@ -6,7 +6,7 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,54 +19,14 @@ from penstock.errors import DriverMissing, PlanRefused, Unsupported
 from penstock.project.schema import json_schema
 from penstock.run.pipeline import stage_with_spark
 from tests.conformance.arrow_folder import ArrowFolder, Manifest
+from tests.conformance.arrow_folder_harness import FolderHarness, folder, site
 from tests.conformance.harness import Flow, Harness
+
+__all__ = ["folder", "site"]
 
 pytestmark = pytest.mark.postgres
 
 REPO = Path(__file__).parents[2]
-METADATA = "Metadata-Version: 2.1\nName: penstock-arrow-folder\nVersion: 1.0\n"
-POINTS = """[penstock.backends]
-arrowfolder = tests.conformance.arrow_folder:ArrowFolder
-driverless = tests.conformance.no_such_driver:Backend
-"""
-
-
-class FolderHarness(Harness):
-    backend = "arrowfolder"
-    schema = "main"
-
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
-
-    def options(self) -> dict[str, Any]:
-        return {"type": "arrowfolder", "path": str(self.folder)}
-
-    def execute(self, *statements: str) -> None:
-        raise AssertionError("it runs no statement")
-
-    def query(self, sql: str) -> list[tuple[Any, ...]]:
-        raise AssertionError("it runs no statement")
-
-
-@pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder of installed packages with one in it that brings a backend."""
-    folder = tmp_path / "site"
-    info = folder / "penstock_arrow_folder-1.0.dist-info"
-    info.mkdir(parents=True)
-    (info / "METADATA").write_text(METADATA)
-    (info / "entry_points.txt").write_text(POINTS)
-    monkeypatch.syspath_prepend(folder)
-    for cached in (registry._points, registry.backend):
-        cached.cache_clear()
-    yield folder
-    for cached in (registry._points, registry.backend):
-        cached.cache_clear()
-
-
-@pytest.fixture
-def folder(site: Path, tmp_path: Path) -> FolderHarness:
-    return FolderHarness(tmp_path / "lake")
 
 
 @pytest.fixture
@@ -89,7 +49,7 @@ def test_it_is_target_and_source_like_any_other(
     assert (into.run().inserted, into.run(mode="truncate").rows) == (1000, 1000)
     manifest = Manifest.read(folder.folder, "items")
     assert manifest is not None
-    assert manifest.arrow.field("price").type.precision == 38
+    assert manifest.columns["price"] == "decimal(38,12)"
     out = Flow(folder, harness("duckdb"), tmp_path, stage_with_spark)
     record = out.run(mode="merge", keys=["id"], transform="select * from source where id > 10")
     assert (record.path, record.inserted) == ("spark", 990)
