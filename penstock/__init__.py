@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from penstock.project.model import Project
     from penstock.project.tables import ManagedTable, table
     from penstock.run.calls import plan, query, run, source, sync, use_spark, validate, write
+    from penstock.run.create import create
     from penstock.run.current import load_project
     from penstock.run.results import RunResult
     from penstock.schema.declare import (
@@ -145,6 +146,7 @@ _HOMES = {
     "Uuid": _TYPES,
     "connect": _DECORATORS,
     "connection": _DECORATORS,
+    "create": "penstock.run.create",
     "memory": "penstock.backends.memory",
     "load_project": "penstock.run.current",
     "pipeline": _DECORATORS,
@@ -220,6 +222,7 @@ __all__ = [
     "__version__",
     "connect",
     "connection",
+    "create",
     "load_project",
     "memory",
     "pipeline",

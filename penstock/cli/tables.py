@@ -48,6 +48,13 @@ class TableDetail:
     notes: tuple[str, ...]
 
 
+@dataclass(frozen=True, slots=True)
+class CreatedRecord:
+    name: str  # of the class
+    table: str
+    statements: tuple[str, ...]
+
+
 @app.callback(invoke_without_command=True)
 def _list_by_default(ctx: typer.Context) -> None:
     if ctx.invoked_subcommand is None:
@@ -92,6 +99,34 @@ def show_table(
 
     config = context.of(ctx).project().connection(connection)
     view.show_one(detail(config, table), output)
+
+
+@app.command("create")
+def create_tables(
+    ctx: typer.Context,
+    names: Annotated[list[str] | None, typer.Argument(metavar="CLASS", help="Declared tables; all without.")] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show the statements and run none.")] = False,
+    output: OutputOption = Output.TEXT,
+) -> None:
+    """Make the tables that classes declare, or let them follow their classes. Loads nothing."""
+    from penstock.cli import errors
+    from penstock.cli.views import tables as view
+    from penstock.run.create import create
+
+    project = context.of(ctx).project()
+    made: list[CreatedRecord] = []
+    failures: list[PenstockError] = []
+    for name in names or sorted(project.tables):
+        try:
+            statements = create(name, dry_run=dry_run, project=project)
+            made.append(CreatedRecord(name, str(project.tables[name]), statements))
+        except PenstockError as error:
+            errors.show_error(error)
+            failures.append(error)
+    if made or not failures:
+        view.show_created(made, output, dry_run=dry_run)
+    if failures:
+        raise typer.Exit(errors.exit_code(failures))
 
 
 def records(config: ConnectionConfig, pattern: str = "*") -> list[TableRecord]:

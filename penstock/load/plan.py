@@ -283,7 +283,7 @@ def _table_refusals(request: LoadRequest, existing: TargetTable | None, table: T
     pipeline = request.pipeline
     findings = list(existing.refusals)
     refreshes = request.full_refresh and pipeline.mode == "append"
-    others = existing.owners - {pipeline.name}
+    others = existing.owners - {pipeline.name, ""}  # whoever only made the table owns no row of it
     if (
         (pipeline.mode == "truncate" or pipeline.deletes != "none" or pipeline.ttl or refreshes)
         and others

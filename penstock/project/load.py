@@ -54,6 +54,15 @@ def without_file() -> Project:
     return _assemble(Path.cwd().resolve(), Document("Python", {}), os.environ, needs_objects=False)
 
 
+def find_declared(cls: type) -> DeclaredTable:
+    """The table that a class declares; raises all that is wrong with it."""
+    tables, findings = _given_tables([{"target": cls}])
+    found = targets.resolved({"target": cls}, tables)
+    raise_all([*findings, *found.findings])
+    assert found.table is not None  # noqa: S101  nothing was found wrong with it
+    return found.table
+
+
 def build_one(project: Project, given: Mapping[str, Any], *, handed: bool = False) -> Pipeline:
     """A pipeline that is no part of the project, checked by the same rules; raises all findings.
 

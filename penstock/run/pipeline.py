@@ -62,7 +62,7 @@ def plan_each(
     """The same, with the error of a table that cannot be planned in the place of its plan."""
     for table in source_tables(project, pipeline):
         try:
-            prepared = prepare(project, pipeline, table, _context(project, pipeline), options or RunOptions())
+            prepared = prepare(project, pipeline, table, context_of(project, pipeline), options or RunOptions())
             with closing(prepared):
                 planned = prepared.plan()
         except PenstockError as error:
@@ -196,7 +196,7 @@ class _Attempt:
         self.table = table
         self.number = number
         self.as_text = as_text
-        self.run = _context(job.project, job.pipeline)
+        self.run = context_of(job.project, job.pipeline)
         self.started = time.monotonic()
         self.record = self._record()
         self.figures: Figures = {}
@@ -366,7 +366,7 @@ def _counts(result: LoadResult) -> Figures:
     }
 
 
-def _context(project: Project, pipeline: Pipeline) -> RunContext:
+def context_of(project: Project, pipeline: Pipeline) -> RunContext:
     run_id = uuid7().hex
     return RunContext(run_id, pipeline.name, staging_folder(project) / run_id)
 

@@ -274,6 +274,28 @@ def test_every_type_that_both_have(flow: Flow, declare: Declare) -> None:
     assert load(flow, cls, query=query, mode="append").inserted == 1
 
 
+def test_a_table_is_made_and_evolved_by_itself(items: Flow, declare: Declare) -> None:
+    made = testing.project(items.root, {"from_": items.source.options(), "to": items.target.options()})
+    first = declare(**{name.lower(): type_ for name, (type_, _) in EVERY.items()})
+    shown = ps.create(first, dry_run=True, project=made)
+    assert any("create table" in line for line in shown)
+    assert not items.target.has_table("items")
+    assert ps.create(first, project=made) == shown
+    assert ps.create(first, project=made) == ()
+    items.target.execute("drop table items")
+    ps.create(declare(id=ps.Int | None), project=made)  # where staging might have become the table
+    ps.create(declare(**GROWN), project=made)
+    assert nullable(items) == [("id", True), ("note", True), ("price", True)]
+    with pytest.raises(PlanRefused, match="cannot be widened"):
+        ps.create(declare(id=ps.SmallInt | None), project=made)
+    # It is nobody's: a pipeline that replaces its rows may come.
+    assert load(items, declare(**GROWN), mode="truncate").inserted == 2
+    assert items.target.leftovers() == []
+
+
+GROWN: dict[str, Any] = {"id": ps.BigInt | None, "note": ps.Text | None, "price": ps.Decimal[10, 2] | None}
+
+
 def test_a_target_named_in_toml_follows_the_class_of_that_table(items: Flow, declare: Declare) -> None:
     """Whoever loads the table, it is the class's."""
     cls = declare(id=ps.Key[ps.BigInt], note=ps.Text | None)

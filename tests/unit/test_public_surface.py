@@ -75,6 +75,7 @@ SURFACE = [
     "__version__",
     "connect",
     "connection",
+    "create",
     "load_project",
     "memory",
     "pipeline",
@@ -94,6 +95,7 @@ HEAVY = ["pyspark", "pyarrow", "duckdb", "psycopg", "adbc_driver_postgresql", "p
 SIGNATURES = {
     "connect": "(name, *, type, **options)",
     "connection": "(cls=None, /, *, name=None)",
+    "create": "(table, *, dry_run=False, project=None)",
     "load_project": "(path=None)",
     "pipeline": "(*, source, target, mode, name=None, **options)",
     "plan": "(pipeline, target=None, *, mode=None, name=None, full_refresh=False, limit=None, project=None, **options)",

@@ -9,7 +9,7 @@ from penstock.cli import output as out
 from penstock.cli.context import Output
 
 if TYPE_CHECKING:
-    from penstock.cli.tables import TableDetail, TableRecord
+    from penstock.cli.tables import CreatedRecord, TableDetail, TableRecord
 
 
 def show_list(records: Sequence[TableRecord], form: Output) -> None:
@@ -48,3 +48,19 @@ def show_one(table: TableDetail, form: Output) -> None:
     out.out().print(made)
     for note in table.notes:
         out.out().print(out.cell(f"- {note}", "dim"))
+
+
+def show_created(records: Sequence[CreatedRecord], form: Output, *, dry_run: bool) -> None:
+    if form is Output.JSON:
+        out.print_json(records)
+        return
+    console = out.out()
+    if not records:
+        console.print(out.cell("no class declares a table", "dim"))
+    for record in records:
+        said = "would run" if dry_run else "ran"
+        state = f"{said} {len(record.statements)} statements" if record.statements else "is as the class says"
+        console.print(out.spans((record.name, "bold"), (f"  {record.table} {state}", "")))
+        for statement in record.statements:
+            # Whole lines: what is printed here may be copied into a SQL prompt.
+            console.print(out.cell(statement), soft_wrap=True)
