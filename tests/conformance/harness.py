@@ -190,7 +190,7 @@ class MemoryHarness(Harness):
             tables = database.execute("select schema_name, table_name from duckdb_tables()").fetchall()
             for schema, table in tables:
                 quoted = f'"{schema}"."{table}"'
-                self.store[quoted] = database.execute(f"from {quoted}").to_arrow_table()
+                self.store[quoted] = database.sql(f"from {quoted}").to_arrow_table()
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
         with self._database() as database:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import threading
+import uuid
 from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -11,13 +13,15 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.backends.base import Receipt, Sink
+from penstock.backends import registry
+from penstock.backends.base import ReadRequest, Receipt, RunContext, Sink
 from penstock.errors import Busy, DataError, PlanRefused, PlanStale, SourceError, Unsupported
 from penstock.observe import failpoints
 from penstock.project import Project
 from penstock.run import pipeline as runs
 from penstock.run.pipeline import RunOptions, stage_with_spark
 from penstock.run.prepare import Prepared
+from penstock.schema import TableName
 from tests.conformance.harness import Flow, Harness, MemoryHarness
 from tests.conformance.test_exactness import EVERY, agree, seed, texts
 from tests.conformance.values import DUCKDB, DUCKDB_ONLY, POSTGRES_SETUP
@@ -177,6 +181,27 @@ def test_one_moment_what_is_put_in_meanwhile_is_not_read(flow: Flow, monkeypatch
     monkeypatch.setattr(MemorySource, "hand_out", late)
     flow.run()
     assert store(flow.target)["main.items"].column("id").to_pylist() == [1, 2, 3]
+
+
+@pytest.mark.parametrize("backend", ["memory", "duckdb:memory"])
+def test_one_moment_is_that_of_every_table_beside(
+    harness: Callable[[str], Harness], tmp_path: Path, backend: str
+) -> None:
+    """As the tables of one transform are read."""
+    here = harness(backend)
+    here.execute("create table a as select 1 as n", "create table b as select 1 as n")
+    kind = registry.backend(here.backend)
+    config = kind.config(**here.options(), name="here")
+    run = RunContext(uuid.uuid4().hex, "p", tmp_path / "staging" / "run")
+    first = kind.source(config, ReadRequest(TableName("main", "a")), run)
+    here.execute("insert into a values (2)", "insert into b values (2)")
+    second = kind.beside(first, config, ReadRequest(TableName("main", "b")), run)
+    with closing(first), closing(second):
+        parts = [part for source in (first, second) for part in source.partitions(list(source.schema()), 1).partitions]
+        for source in (first, second):
+            source.hand_out()
+        assert [batch.column("n").to_pylist() for part in parts for batch in part.read()] == [[1], [1]]
+    assert not list((tmp_path / "staging").rglob("*.arrow"))
 
 
 def test_a_plan_writes_nothing(flow: Flow, tmp_path: Path) -> None:

@@ -34,6 +34,11 @@ class DuckDBBackend(Backend):
     def source(self, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
         return DuckDBSource(_own(config), request, run)
 
+    def beside(self, opened: Source, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
+        if not isinstance(opened, DuckDBSource):
+            raise ConfigError(f"connection {config.name!r} is not the one that is open")
+        return opened.beside(request, run)
+
     def target(self, config: ConnectionConfig, run: RunContext) -> Target:
         return DuckDBTarget(_own(config), run)
 

@@ -136,13 +136,15 @@ def _canonical(piece: pa.RecordBatch, schema: pa.Schema) -> pa.RecordBatch:
 class DuckDBSource(Source):
     """A table or query of a file, held open."""
 
-    def __init__(self, config: DuckDBConfig, request: ReadRequest, run: RunContext) -> None:
+    def __init__(
+        self, config: DuckDBConfig, request: ReadRequest, run: RunContext, session: Session | None = None
+    ) -> None:
         self._config = config
         self._request = request
         self._run = run
         self._without_cursor: tuple[str, ...] = ()
         self._exchange = Exchange(run)
-        self._session = open_file(config, read_only=True)
+        self._session = session or open_file(config, read_only=True)
         try:
             self._mark = None if config.in_memory else FileMark.of(config.file)
             self._now = str(self._session.query("select cast(now() as varchar)")[0][0])
@@ -153,6 +155,10 @@ class DuckDBSource(Source):
         except BaseException:  # Ctrl-C too: an open file keeps others out
             self._session.close()
             raise
+
+    def beside(self, request: ReadRequest, run: RunContext) -> DuckDBSource:
+        """Another read at this one's moment: of a file nobody can write, of a database in memory one transaction."""
+        return DuckDBSource(self._config, request, run, self._session if self._config.in_memory else None)
 
     # ------------------------------------------------------------ what it is
 

@@ -22,7 +22,12 @@ class MemoryBackend(Backend):
     config = MemoryConfig
 
     def source(self, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
-        return MemorySource(_store(config), request, run)
+        return MemorySource(_store(config).snapshot(), request, run)
+
+    def beside(self, opened: Source, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
+        if not isinstance(opened, MemorySource):
+            raise ConfigError(f"connection {config.name!r} is not the one that is open")
+        return MemorySource(opened.snapshot, request, run)
 
     def target(self, config: ConnectionConfig, run: RunContext) -> Target:
         return MemoryTarget(_store(config), run)

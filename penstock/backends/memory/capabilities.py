@@ -21,6 +21,7 @@ CAPABILITIES = Capabilities(
     case_insensitive=False,
     same_database_sql=False,
     queries=False,
+    shared_moment=True,
     instead='a DuckDB or SQLite connection with path = ":memory:" takes merge and scd2',
     types=(
         "bool",

@@ -17,7 +17,7 @@ from penstock.backends.arrowtext import as_text, has_text
 from penstock.backends.arrowtypes import KEYS_SHOWN, key_text
 from penstock.backends.base import Cursor, ReadRequest, RunContext, Source, Split, Window
 from penstock.backends.exchange import Exchange
-from penstock.backends.memory.store import Store, StoredTable
+from penstock.backends.memory.store import Snapshot, StoredTable
 from penstock.backends.memory.window import inside, upper_bound
 from penstock.backends.sql import null_note
 from penstock.errors import DataError, PlanRefused, SourceError
@@ -28,14 +28,15 @@ MIN_ROWS = 100_000
 
 
 class MemorySource(Source):
-    """A table of a store at one moment: a reference, since what it points to never changes."""
+    """A table of a store at one moment."""
 
-    def __init__(self, store: Store, request: ReadRequest, run: RunContext) -> None:
+    def __init__(self, snapshot: Snapshot, request: ReadRequest, run: RunContext) -> None:
         if request.table is None:
             raise SourceError("a memory store runs no query", remedy="name a table")
         self._request = request
         self._run = run
-        self._table = _find(store, request.table)
+        self.snapshot = snapshot
+        self._table = _find(snapshot, request.table)
         self._now = datetime.now(UTC)
         self._exchange = Exchange(run)
         self._without_cursor: tuple[str, ...] = ()
@@ -48,6 +49,9 @@ class MemorySource(Source):
 
     def rows(self) -> int:
         return int(self._table.data.num_rows)
+
+    def size(self) -> int:
+        return int(self._table.data.nbytes)
 
     def upper(self, cursor: Cursor) -> str:
         return upper_bound(self._column(cursor.column), cursor, self._now)
@@ -108,9 +112,6 @@ class MemorySource(Source):
             keys=tuple(key_text(shown, keys, row) for row in range(shown.num_rows)) if shown is not None else (),
         )
 
-    def size(self) -> int:
-        return int(self._table.data.nbytes)
-
     def notes(self) -> tuple[str, ...]:
         return self._without_cursor
 
@@ -121,12 +122,13 @@ class MemorySource(Source):
         self._exchange.close()
 
 
-def _find(store: Store, name: TableName) -> StoredTable:
-    found = store.find(name)
+def _find(store: Snapshot, name: TableName) -> StoredTable:
+    found = store.tables.get(name)
     if found is None:
+        known = ", ".join(sorted(str(one) for one in store.tables))
         raise SourceError(
             f"there is no table {name} in the memory store {store.name!r}",
-            why=f"in this process it has {', '.join(store)}" if store else "it is empty in this process",
+            why=f"in this process it has {known}" if known else "it is empty in this process",
             remedy=f"put it in, in the same process: ps.memory({store.name!r})[{str(name)!r}] = table",
         )
     return found

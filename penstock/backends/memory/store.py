@@ -37,6 +37,14 @@ class StoredTable:
         return tuple(column_of(one) for one in self.data.schema)
 
 
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """All tables of a store at one moment: references, since what they point to never changes."""
+
+    name: str
+    tables: Mapping[TableName, StoredTable]
+
+
 class Store(MutableMapping[str, pa.Table]):
     """Tables by name, `items` or `sales.items`, parts quoted as in SQL. Safe to use from several threads."""
 
@@ -80,6 +88,10 @@ class Store(MutableMapping[str, pa.Table]):
         return f"<memory store {self.name!r}{': ' if tables else ''}{tables}>"
 
     # ------------------------------------------------------------ for loads
+
+    def snapshot(self) -> Snapshot:
+        with self.lock:
+            return Snapshot(self.name, dict(self._tables))
 
     def names(self) -> list[TableName]:
         with self.lock:
