@@ -90,7 +90,7 @@ class HandedTable(Handed):
 
 class _TableSource(MemorySource):
     def __init__(self, store: Store, request: ReadRequest, run: RunContext, notes: tuple[str, ...]) -> None:
-        super().__init__(store, request, run)
+        super().__init__(store.snapshot(), request, run)
         self._told = notes
 
     def notes(self) -> tuple[str, ...]:

@@ -6,16 +6,18 @@ import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 
 import penstock as ps
 from penstock.backends import registry
-from penstock.backends.base import ReadRequest, Receipt, RunContext, Sink
-from penstock.errors import Busy, DataError, PlanRefused, PlanStale, SourceError, Unsupported
+from penstock.backends.base import ReadRequest, Receipt, RunContext, Sink, Window
+from penstock.errors import Busy, DataError, PlanRefused, PlanStale, SourceError, StagingLost, Unsupported
 from penstock.observe import failpoints
 from penstock.project import Project
 from penstock.run import pipeline as runs
@@ -222,6 +224,67 @@ def test_a_load_that_fails_leaves_the_store_as_it_was(flow: Flow, monkeypatch: p
     assert flow.target.leftovers() == []
     monkeypatch.delenv(failpoints.ENV)
     assert flow.run(mode="truncate").rows == 3
+
+
+def _one_more(receipts: list[Receipt], _: Path) -> list[Receipt]:
+    return [replace(receipt, rows=receipt.rows + 1) for receipt in receipts]
+
+
+def _torn(receipts: list[Receipt], folder: Path) -> list[Receipt]:
+    for receipt in receipts:
+        (folder / receipt.ref).write_bytes(bytes(receipt.bytes))
+    return receipts
+
+
+def _gone(receipts: list[Receipt], folder: Path) -> list[Receipt]:
+    for receipt in receipts:
+        (folder / receipt.ref).unlink()
+    return receipts
+
+
+@pytest.mark.parametrize("spoil", [_one_more, _torn, _gone])
+def test_staging_is_held_against_the_receipts(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, spoil: Callable[[list[Receipt], Path], list[Receipt]]
+) -> None:
+    monkeypatch.setattr(runs, "ATTEMPTS", 1)
+
+    def stage(project: Project, prepared: Prepared, sink: Sink, on_progress: Callable[[int, int], None]) -> Any:
+        folder = flow.root / ".penstock" / "staging" / "write" / prepared.run.run_id
+        return spoil(stage_here(project, prepared, sink, on_progress), folder)
+
+    flow.stage = stage
+    with pytest.raises(StagingLost):
+        flow.run()
+    assert len(store(flow.target)) == 0
+
+
+@pytest.mark.parametrize("folder", ["read", "write"])
+def test_what_a_killed_run_has_left_is_swept_by_the_next(flow: Flow, folder: str) -> None:
+    dead = flow.root / ".penstock" / "staging" / folder / ("0" * 32)
+    dead.mkdir(parents=True)
+    (dead / "token").write_text(dead.name)
+    (dead / "p0.arrow").touch()
+    flow.run()
+    assert not dead.exists()
+
+
+def test_handing_out_takes_a_batch_of_memory_and_not_a_table(here: MemoryHarness, tmp_path: Path) -> None:
+    rows = 2_000_000
+    here.store["big"] = pa.table({"n": np.arange(rows), "m": np.arange(rows)})
+    run = RunContext(uuid.uuid4().hex, "p", tmp_path / "staging" / "run", batch_bytes=2**20)
+    kind = registry.backend("memory")
+    source = kind.source(kind.config(**here.options(), name="here"), ReadRequest(TableName(None, "big")), run)
+    before, pool = pa.default_memory_pool(), pa.proxy_memory_pool(pa.default_memory_pool())
+    with closing(source):
+        window = Window("n", "5", str(rows))
+        [part] = source.partitions(list(source.schema()), 1, window).partitions
+        pa.set_memory_pool(pool)
+        try:
+            source.hand_out()
+            assert 0 < pool.max_memory() < 4 * run.batch_bytes
+        finally:
+            pa.set_memory_pool(before)
+        assert sum(batch.num_rows for batch in part.read()) == rows - 5
 
 
 def test_two_loads_at_once_the_second_is_told_who_is_first(flow: Flow) -> None:
