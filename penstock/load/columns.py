@@ -230,7 +230,7 @@ def _own_cast(wire: Column, native: Native, target: Target) -> str:
     dialect = target.dialect
     if dialect is not None and wire.logical is not None and wire.logical.kind == ENUM and wire.describe() != plain:
         # There is no cast from one enum to another.
-        return f"cast(cast({{}} as {dialect.text_type}) as {plain})"
+        return dialect.cast(dialect.cast("{}", dialect.text_type), plain)
     return dialect.cast("{}", plain) if dialect is not None else f"cast({{}} as {plain})"
 
 
