@@ -134,7 +134,7 @@ class SQLitePartition(Partition):
                 made = as_text(array, stored.column.type) if wants_text(column, stored) else None
                 arrays.append(made if made is not None else canonical(array, column.type))
             except pa.ArrowInvalid as error:
-                raise self._not_utf8(session, stored) from error
+                raise self._not_utf8(session, stored, array) from error
             except Wrong as wrong:
                 raise self._wrong(session, stored, wrong) from wrong
         return pa.RecordBatch.from_arrays(arrays, names=[column.name for column, _ in self.columns])
@@ -148,12 +148,12 @@ class SQLitePartition(Partition):
             place=self.place,
         )
 
-    def _not_utf8(self, session: Session, stored: StoredColumn) -> DataError:
-        """The bytes of a text that is none cannot be bound; its row is found by what makes it none."""
-        del session
+    def _not_utf8(self, session: Session, stored: StoredColumn, array: pa.Array) -> DataError:
+        cell = array.cast(pa.binary())[_first_invalid(array)].as_py()
         return DataError(
             f"column {stored.name!r} holds a text that is not UTF-8",
             why="SQLite keeps any bytes in a TEXT cell",
+            keys=self._keys_where(session, f"cast({quote(stored.name)} as blob) is ?", cell),
             remedy=f"read it as bytes in a query: cast({stored.name} as blob)",
             place=self.place,
         )
@@ -169,6 +169,19 @@ class SQLitePartition(Partition):
 
     def _key_text(self) -> str:
         return SQLiteDialect().key_text(self.keys) if self.keys else "''"
+
+
+def _first_invalid(array: pa.Array) -> int:
+    """Found by halves: a batch is looked through a few dozen times at most."""
+    start, end = 0, len(array)
+    while end - start > 1:
+        middle = (start + end) // 2
+        try:
+            array.slice(start, middle - start).validate(full=True)
+            start = middle
+        except pa.ArrowInvalid:
+            end = middle
+    return start
 
 
 def wants_text(column: Column, stored: StoredColumn) -> bool:
@@ -248,9 +261,10 @@ class SQLiteSource(Source):
             raise ConfigError("a source needs a table or a query")
         query = bare(self._request.query)
         names = self._session.names(f"select * from (\n{query}\n) as source limit 0")
+        known = {folded(name) for name in names}
         # Around a query that gives `a` twice, SQLite calls the second one `a:1`.
-        counted = Counter(folded(_AGAIN.sub("", name) if _AGAIN.sub("", name) in names else name) for name in names)
-        twice = sorted({name for name in names if counted[folded(name)] > 1})
+        counted = Counter(own if (own := folded(_AGAIN.sub("", name))) in known else folded(name) for name in names)
+        twice = sorted(name for name, count in counted.items() if count > 1)
         if twice:
             raise PlanRefused(
                 "the query gives a name more than once",
