@@ -298,6 +298,7 @@ class Dialect(ABC):
     update_form: ClassVar[Literal["update_from", "delete_insert"]]
     savepoints: ClassVar[bool]  # a failed statement can be looked into before the transaction ends
     hashes: ClassVar[bool] = True  # has MD5, for `row_hash`
+    truncates: ClassVar[bool] = True  # has TRUNCATE, for `truncate_with`
 
     @abstractmethod
     def quote(self, name: str) -> str: ...

@@ -115,6 +115,13 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
     _require_abilities(pipeline, capabilities)
     table, existing = request.table, request.existing
     dialect = target.dialect
+    if pipeline.truncate_with == "truncate" and (dialect is None or not dialect.truncates):
+        raise Unsupported(
+            f"{capabilities.title} has no TRUNCATE",
+            kept="nothing was touched",
+            remedy="leave truncate_with out",
+            place=pipeline.place,
+        )
     metadata = metadata_columns(pipeline, dialect) if dialect is not None else ()
     columns = plan_columns(
         pipeline,

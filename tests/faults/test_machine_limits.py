@@ -18,12 +18,13 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.harness import DuckDBHarness, Harness
+from tests.conformance.harness import DuckDBHarness, Harness, SQLiteHarness
 from tests.faults.test_all_or_nothing import REPO
 
 pytestmark = [pytest.mark.postgres, pytest.mark.faults]
 
 MEGABYTE = 1024 * 1024
+KINDS = ("duckdb", "sqlite")
 # About 8 MB that no compression makes smaller.
 ROWS = (
     "select n as id, string_agg(md5(n::text || m), '') as v from generate_series(1, 2000) n, generate_series(1, 128) m"
@@ -36,7 +37,7 @@ class Small:
 
     def __init__(self, source: Harness, folder: Path, target: Path, **options: Any) -> None:
         self.folder = folder
-        self.target = DuckDBHarness(target)
+        self.target = SQLiteHarness(target) if target.suffix == ".sqlite" else DuckDBHarness(target)
         self.target.execute("create table items (id integer, v varchar)", "insert into items values (0, 'old')")
         source.execute(f"create table items as {ROWS} group by n")
         self.connections = {"from_": source.options(), "to": self.target.options() | options}
@@ -95,10 +96,11 @@ def test_full_disk_for_staging(harness: Callable[[str], Harness], tmp_path: Path
     small.unchanged()
 
 
-def test_full_disk_for_the_database_file(harness: Callable[[str], Harness], tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", KINDS)
+def test_full_disk_for_the_database_file(harness: Callable[[str], Harness], tmp_path: Path, kind: str) -> None:
     """Staging, which is compressed, has room; the database's own log has not."""
     source = harness("postgres")
-    small = Small(source, tmp_path, tmp_path / "w.duckdb")
+    small = Small(source, tmp_path, tmp_path / f"w.{kind}")
     source.execute("update items set v = repeat('x', 4096)")
     said_well(small.run(limit(2 * MEGABYTE)))
     small.unchanged()
@@ -112,13 +114,15 @@ def test_full_disk_of_its_own(harness: Callable[[str], Harness], tmp_path: Path,
     small.unchanged()
 
 
+@pytest.mark.parametrize("kind", KINDS)
 def test_full_disk_for_spilling_and_commit_with_staging_elsewhere(
-    harness: Callable[[str], Harness], tmp_path: Path, tiny: Path
+    harness: Callable[[str], Harness], tmp_path: Path, tiny: Path, kind: str
 ) -> None:
     elsewhere = tmp_path / "staging"
     elsewhere.mkdir()
-    small = Small(harness("postgres"), tmp_path, tiny / "w.duckdb", staging=str(elsewhere))
-    small.target.execute("checkpoint")
+    small = Small(harness("postgres"), tmp_path, tiny / f"w.{kind}", staging=str(elsewhere))
+    if kind == "duckdb":
+        small.target.execute("checkpoint")
     free = os.statvfs(tiny).f_bavail * os.statvfs(tiny).f_frsize
     if free < 100 * MEGABYTE:
         (tiny / "other").write_bytes(b"x" * (free - MEGABYTE))
@@ -141,13 +145,14 @@ def as_anyone() -> None:
                 raise OSError(ctypes.get_errno(), "prctl")
 
 
+@pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("what", ["folder", "file", "staging"])
-def test_read_only_target(harness: Callable[[str], Harness], tmp_path: Path, what: str) -> None:
+def test_read_only_target(harness: Callable[[str], Harness], tmp_path: Path, what: str, kind: str) -> None:
     folder, elsewhere = tmp_path / "closed", tmp_path / "staging"
     folder.mkdir()
     elsewhere.mkdir()
     options = {"staging": str(elsewhere)} if what == "staging" else {}
-    small = Small(harness("postgres"), tmp_path, folder / "w.duckdb", **options)
+    small = Small(harness("postgres"), tmp_path, folder / f"w.{kind}", **options)
     closed = {"folder": folder, "file": small.target.path, "staging": elsewhere}[what]
     mode = closed.stat().st_mode
     closed.chmod(0o555)

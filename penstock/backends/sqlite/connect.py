@@ -41,11 +41,11 @@ PREFIX = "_penstock_"  # SQLite has no schemas: what is ours begins with this
 BATCH_ROWS = "adbc.sqlite.query.batch_rows"
 
 _HEAD = re.compile(r"^[A-Z_]+: (?:\[SQLite\] )?(?:Failed to [a-z ]+: )?")
-_TRIGGER = re.compile(r"\s*create\s+(temp(orary)?\s+)?trigger\b", re.IGNORECASE)
+_STATEMENT = re.compile(r"\nquery(?: was)?: .*", re.DOTALL)
 _LOCKED = ("is locked", "database is busy")
 _NO_DATABASE = ("file is not a database", "file is encrypted")
-_CORRUPT = ("malformed", "disk I/O error")
-_FULL = ("database or disk is full",)
+_CORRUPT = ("malformed", "disk image")
+_FULL = "database or disk is full"
 _READ_ONLY = "readonly database"
 
 
@@ -243,8 +243,6 @@ def bare(query: str) -> str:
 
 def _statements(sql: str) -> list[tuple[int, int]]:
     """Where each statement begins and ends; comments around them do not count."""
-    if _TRIGGER.match(sql):
-        return [(0, len(sql))]  # its body has semicolons of its own
     try:
         tokens = Dialect.get_or_raise("sqlite").tokenize(sql)
     except TokenError:
@@ -297,13 +295,13 @@ def translate(error: Exception, config: SQLiteConfig, side: str, what: str) -> P
             kept=NOT_COMMITTED,
             remedy="restore it, or save what can be read: sqlite3 FILE .recover",
         )
-    if any(sign in said for sign in _FULL):
-        return TargetError(
-            "the disk is full",
-            why=said,
-            kept=NOT_COMMITTED,
-            remedy="free space on the file's disk, or point staging elsewhere",
-        )
+    if "disk I/O error" in said:
+        what = f"reading {config.file} failed" if side == "source" else "the disk is full, or fails"
+        remedy = f"look at the disk of {config.file} and of TMPDIR: free space, limits on files, the system's log"
+        return cls(what, why=said, kept=NOT_COMMITTED, remedy=remedy)
+    if _FULL in said:
+        remedy = "free space on the file's disk and in TMPDIR, or point staging elsewhere"
+        return TargetError("the disk is full", why=said, kept=NOT_COMMITTED, remedy=remedy)
     if isinstance(error, IntegrityError):
         return DataError("a constraint of the target is violated", why=said, kept=NOT_COMMITTED)
     return cls(what, why=said, kept=NOT_COMMITTED)
@@ -311,5 +309,5 @@ def translate(error: Exception, config: SQLiteConfig, side: str, what: str) -> P
 
 def message(error: Exception) -> str:
     """What SQLite said; no cell's value is in it."""
-    text = str(error).partition("\nquery: ")[0]
+    text = _STATEMENT.sub("", str(error))
     return _HEAD.sub("", text).strip()

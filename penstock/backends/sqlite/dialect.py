@@ -22,6 +22,7 @@ class SQLiteDialect(Dialect):
     text_type = "text"
     bool_type = "bool"
     hashes = False
+    truncates = False
 
     def quote(self, name: str) -> str:
         return quote(name)
