@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -188,6 +189,20 @@ def test_1_sqlite_a_file_that_is_in_use_is_waited_for_then_told(
     assert not flow.target.has_table("items")
     flow.run()
     assert flow.target.query("select count(*) from items") == [(2,)]
+
+
+def test_1_sqlite_a_writer_that_ends_in_time_is_waited_for(flow: Flow, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = Session.execute
+    with holding(flow.target.path, "begin immediate") as end:  # type: ignore[attr-defined]
+
+        def execute(session: Session, sql: str, params: Sequence[Any] = ()) -> int:
+            if sql == "begin immediate":
+                threading.Timer(0.3, end).start()
+            return real(session, sql, params)
+
+        monkeypatch.setattr(Session, "execute", execute)
+        assert flow.run().rows == 2
+    assert len(flow.store.runs()) == 1  # and no second attempt
 
 
 def test_1_sqlite_readers_of_a_wal_file_go_on_while_it_is_loaded(flow: Flow) -> None:

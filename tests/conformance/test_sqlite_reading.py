@@ -13,6 +13,8 @@ import pyarrow as pa
 import pytest
 
 from penstock.backends.base import Cursor, ReadRequest, Window
+from penstock.backends.sqlite.connect import Session
+from penstock.backends.sqlite.read import SQLitePartition
 from penstock.errors import ConnectionFailed, DataError, LinkLost, PlanRefused, SourceError, SourceMoved
 from penstock.schema import TableName
 from tests.conformance.sqlite_bench import BACKEND, Bench, holding, sqlite
@@ -263,6 +265,24 @@ def test_1_sqlite_one_partition_reads_one_moment_in_one_transaction(sqlite: Benc
         sqlite.sql("delete from t where id > 4000", "insert into t values (9999, 'y')")
         ids = [n for batch in (first, *batches) for n in batch.column("id").to_pylist()]
     assert ids == list(range(1, 5001))
+
+
+def test_1_sqlite_what_is_written_between_the_checks_and_the_rows_is_not_read(
+    sqlite: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite.sql(
+        "pragma journal_mode = wal",
+        "create table t (id integer primary key, v integer)",
+        "insert into t values (1, 7)",
+    )
+    real = SQLitePartition._check_classes
+
+    def checked(part: SQLitePartition, session: Session) -> None:
+        real(part, session)
+        sqlite.sql("insert into t values (2, 'late')")
+
+    monkeypatch.setattr(SQLitePartition, "_check_classes", checked)
+    assert sqlite.rows() == [(1, 7)]
 
 
 @pytest.mark.parametrize("change", ["replaced", "altered", "gone"])

@@ -15,6 +15,7 @@ from penstock.backends.postgres import native as postgres_native
 from penstock.backends.postgres import types as postgres_types
 from penstock.backends.postgres.native import Held
 from penstock.backends.postgres.types import PgType
+from penstock.backends.sqlite import types as sqlite_types
 from penstock.schema import Column
 from tests.conformance.values import DUCKDB, DUCKDB_ONLY, POSTGRES, POSTGRES_ONLY
 
@@ -28,6 +29,9 @@ RELATED = {
     ("duckdb", "postgres", "planning"): {"TIMESTAMPTZ_NS", "UNION", "VARIANT", "GEOMETRY"},
     ("duckdb", "postgres", "run"): {"VARCHAR", "DATE", "TIMESTAMP", "TIMESTAMPTZ"},
     ("duckdb", "duckdb", "planning"): {"UNION", "VARIANT", "GEOMETRY"},
+    ("postgres", "sqlite", "run"): {"timestamptz", "real", "double precision"},
+    ("duckdb", "sqlite", "run"): {"FLOAT", "DOUBLE"},
+    ("duckdb", "sqlite", "planning"): {"UNION", "VARIANT", "GEOMETRY"},
 }
 # A fixed-size array is a list elsewhere, with the same elements.
 LISTS = {"INTEGER[2]"}
@@ -80,6 +84,8 @@ def test_rows_are_whole() -> None:
 def test_the_table_holds_exactly_what_the_suites_refuse() -> None:
     expected = {
         ("postgres", "duckdb", "run"): {family(name) for name in POSTGRES_ONLY},
+        # An interval is text in SQLite, which takes every one.
+        ("postgres", "sqlite", "run"): {family(name) for name in POSTGRES_ONLY if name != "interval"},
         ("postgres", "postgres", "run"): {name for name in POSTGRES if name.startswith("reg") or name == "aclitem"},
         ("duckdb", "postgres", "planning"): {family(name) for name in DUCKDB_ONLY if name not in LISTS},
     }
@@ -115,6 +121,12 @@ def test_planning_refuses_from_duckdb_to_duckdb_what_the_table_says(spelling: st
     assert (planned.verdict is Verdict.REFUSED) == (family(spelling) in table()["duckdb", "duckdb", "planning"])
 
 
+@pytest.mark.parametrize("spelling", [*DUCKDB, *DUCKDB_ONLY, *OPAQUE])
+def test_planning_refuses_from_duckdb_to_sqlite_what_the_table_says(spelling: str) -> None:
+    planned = sqlite_types.native(duckdb_types.canonical("x", spelling), None, None)
+    assert (planned.verdict is Verdict.REFUSED) == (family(spelling) in table()["duckdb", "sqlite", "planning"])
+
+
 @pytest.mark.parametrize(
     ("name", "spelling", "typmod"),
     [
@@ -130,12 +142,14 @@ def test_planning_refuses_nothing_from_postgres(name: str, spelling: str, typmod
     assert not [key for key in table() if key[0] == "postgres" and key[2] == "planning"]
     column = postgres_types.canonical("x", PgType(name, "pg_catalog", spelling, typmod))
     assert into_duckdb(column).verdict is not Verdict.REFUSED
+    assert sqlite_types.native(column, None, None).verdict is not Verdict.REFUSED
 
 
 def test_whatever_is_refused_at_planning_loads_as_text() -> None:
     text = Column("x", pa.string())
     assert into_postgres(text).verdict is Verdict.EXACT
     assert into_duckdb(text).verdict is Verdict.EXACT
+    assert sqlite_types.native(text, None, None).verdict is Verdict.EXACT
     for row in rows():
         if row.when == "planning":
             assert '"text"' in row.instead
