@@ -320,7 +320,6 @@ def test_targets_that_cannot_be_written_are_told_at_planning(sqlite: Bench) -> N
 
     assert "is read-only" in refused(read_only=True)
     assert "there is no folder" in refused(path=str(sqlite.folder / "none" / "x.db"))
-    assert "in-memory" in refused(path=":memory:")
     junk = sqlite.folder / "junk.db"
     junk.write_bytes(b"hello " * 5000)
     assert "is not a SQLite database" in refused(path=str(junk))
