@@ -316,7 +316,7 @@ ABILITIES = (
     ("transactional", "a load is one transaction"),
     ("many_writers", "tasks load in parallel"),
     ("same_database_sql", "native path"),
-    ("user_sql", "`transforms_pre`, `transforms_post`"),
+    ("user_sql", "`transforms_pre`, `transforms_post` in its own SQL"),
     ("max_identifier_bytes", "longest name, in bytes"),
     ("case_insensitive", "names differ by case"),
     ("tested", "tested versions"),

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
         Unsupported,
     )
     from penstock.project.decorators import ConnectionClass, connect, connection, pipeline
+    from penstock.project.functions import udaf, udf
     from penstock.project.model import Project
     from penstock.project.tables import ManagedTable, table
     from penstock.run.calls import plan, query, run, source, sync, use_spark, validate, write
@@ -156,6 +157,8 @@ _HOMES = {
     "sync": _CALLS,
     "use_spark": _CALLS,
     "table": _TABLES,
+    "udaf": "penstock.project.functions",
+    "udf": "penstock.project.functions",
     "validate": _CALLS,
     "write": _CALLS,
 }
@@ -232,6 +235,8 @@ __all__ = [
     "source",
     "sync",
     "table",
+    "udaf",
+    "udf",
     "use_spark",
     "validate",
     "write",

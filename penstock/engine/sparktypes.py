@@ -109,7 +109,7 @@ def to_spark(schema: Schema) -> StructType:
     fields = []
     for column in schema:
         tag = Tag(column.native, column.logical, column.type)
-        fields.append(StructField(column.name, _spark_type(carried(column.type)), True, {TAG: tag.to_json()}))
+        fields.append(StructField(column.name, spark_type(carried(column.type)), True, {TAG: tag.to_json()}))
     return StructType(fields)
 
 
@@ -143,7 +143,7 @@ def _listed(columns: Sequence[Column]) -> str:
     return ", ".join(f"column {column.name} ({column.describe()})" for column in columns)
 
 
-def _spark_type(type_: pa.DataType) -> DataType:
+def spark_type(type_: pa.DataType) -> DataType:
     from pyspark.sql.pandas.types import from_arrow_type
 
     return from_arrow_type(type_, prefer_timestamp_ntz=True)

@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 
 def tag_of(run_id: str) -> str:
@@ -114,6 +114,13 @@ def written(spark: SparkSession, tag: str) -> tuple[int, int]:
 def is_busy(spark: SparkSession, tag: str) -> bool:
     """Whether a task of a job that carries `tag` still runs; a cancelled one may, for a moment."""
     return any(stage.numActiveTasks() for stage in _stages(spark, tag))
+
+
+def plan_physically(frame: DataFrame) -> None:
+    """Let classic Spark plan a query to the end, without running it; Connect does so when it runs."""
+    inner = getattr(frame, "_jdf", None)
+    if inner is not None:
+        inner.queryExecution().executedPlan()
 
 
 def cores(spark: SparkSession) -> int:

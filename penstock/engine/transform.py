@@ -17,6 +17,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
+import sqlglot
+from sqlglot import exp
+from sqlglot.errors import SqlglotError
 
 from penstock.backends.base import (
     Load,
@@ -31,6 +34,7 @@ from penstock.backends.base import (
 from penstock.engine import status
 from penstock.engine.convert import back
 from penstock.engine.datasource import source_class
+from penstock.engine.functions import Udf, check_calls, named_in, register
 from penstock.engine.job import Job, collected
 from penstock.engine.session import check_started
 from penstock.engine.sparktypes import as_frame, as_text, from_spark, has_text, to_spark
@@ -43,6 +47,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 VIEW = "source"
+STAGED = "staged"  # what is about to be written, for statements of targets that run none themselves
 NOTHING = "nothing was committed"
 
 Function = Callable[..., Any]  # a DataFrame in, a DataFrame out
@@ -158,10 +163,13 @@ def transform(
     run: RunContext,
     tasks: int | None = None,
     inputs: Sequence[View] = (),
+    udfs: Sequence[Udf] = (),
+    then: Sequence[str] = (),
 ) -> TransformPlan:
     """Plan `what`, Spark SQL or a DataFrame function, over the source and the inputs. Moves no row.
 
-    At most `tasks` tasks will write at once.
+    At most `tasks` tasks will write at once. `then` are queries over the view `staged`, the result
+    so far; what the last one gives is what is written.
     """
     check_started(spark)
     apart = status.session_apart(spark)
@@ -171,7 +179,18 @@ def transform(
     frames = {view.name: _frame(apart, view, run) for view in views}
     for name, frame in frames.items():
         frame.createOrReplaceTempView(name)
+    texts = [what, *then] if isinstance(what, str) else list(then)
+    called = list(udfs) if callable(what) else named_in("\n".join(texts), udfs)
+    register(apart, called, run)
+    for text in texts:
+        check_calls(text, udfs)
     made = _by_sql(apart, what) if isinstance(what, str) else _by_function(what, frames)
+    for number, sql in enumerate(then):
+        made.createOrReplaceTempView(STAGED)
+        _require_query(sql, f"transforms_pre[{number}]")
+        made = _by_sql(apart, sql, f"transforms_pre[{number}]")
+    if any(udf.aggregate for udf in called):
+        _check_aggregates(made)
     return TransformPlan(from_spark(made.schema), made, apart, tasks)
 
 
@@ -201,7 +220,23 @@ def _settings(schemas: Sequence[Schema], run: RunContext) -> dict[str, str]:
     }
 
 
-def _by_sql(spark: SparkSession, sql: str) -> DataFrame:
+def _require_query(sql: str, place: str) -> None:
+    """A statement that is none gives no rows to write: there is no table yet that it could change."""
+    try:
+        statements = sqlglot.parse(sql, dialect="spark")
+    except SqlglotError:
+        return  # Spark says what is wrong with it
+    if len(statements) == 1 and not isinstance(statements[0], exp.Query):
+        raise TransformError(
+            "the statement is no query",
+            why="the target runs no SQL of its own: Spark makes what is written out of the view `staged`",
+            kept="nothing was touched",
+            remedy="select … from staged",
+            place=place,
+        )
+
+
+def _by_sql(spark: SparkSession, sql: str, place: str = "") -> DataFrame:
     from pyspark.errors import PySparkException
 
     try:
@@ -209,9 +244,31 @@ def _by_sql(spark: SparkSession, sql: str) -> DataFrame:
         frame.schema  # noqa: B018  analysed here, so that its errors are met here
     except PySparkException as error:
         raise TransformError(
-            "the transform's SQL is wrong", why=_message(error), kept="nothing was touched", remedy=_shown(sql, error)
+            "the transform's SQL is wrong",
+            why=_message(error),
+            kept="nothing was touched",
+            remedy=_shown(sql, error),
+            place=place,
         ) from error
     return frame
+
+
+def _check_aggregates(frame: DataFrame) -> None:
+    """Spark finds an aggregate in a wrong place only when it makes its physical plan: let that be now."""
+    from pyspark.errors import PySparkException
+
+    try:
+        status.plan_physically(frame)
+    except PySparkException as error:
+        mixed = error.getCondition() == "INVALID_PANDAS_UDF_PLACEMENT"
+        raise TransformError(
+            "an aggregate function of yours stands where Spark cannot call it",
+            why="one GROUP BY takes Spark's own aggregates or functions of yours, not both"
+            if mixed
+            else _message(error),
+            kept="nothing was touched",
+            remedy="group twice, and join the two results by their keys",
+        ) from error
 
 
 def _by_function(function: Function, frames: Mapping[str, DataFrame]) -> DataFrame:

@@ -112,7 +112,7 @@ class PlannedLoad:
 def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) -> PlannedLoad:
     """The whole load. Findings are collected, so that a user sees all of them at once."""
     pipeline = request.pipeline
-    _require_abilities(pipeline, capabilities)
+    require_abilities(pipeline, capabilities)
     table, existing = request.table, request.existing
     dialect = target.dialect
     if pipeline.truncate_with == "truncate" and (dialect is None or not dialect.truncates):
@@ -255,11 +255,21 @@ def _without_sql(
     plan = LoadPlan(request.run, (load,), request.watermark, request.continues, keys, by_attempt=request.by_attempt)
     notes = (*(existing.notes if existing else ()), *columns.notes)
     return PlannedLoad(
-        plan, columns.columns, columns.refused, tuple(refusals), (), (), notes, columns.changes, existing is None
+        plan,
+        columns.columns,
+        columns.refused,
+        tuple(refusals),
+        (),
+        pipeline.transforms_pre,  # run by Spark, before anything is written
+        notes,
+        columns.changes,
+        existing is None,
     )
 
 
-def _require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
+def require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
+    """Refuse what the target cannot do, by its own word; needs no connection."""
+
     def refuse(what: str, remedy: str) -> None:
         raise Unsupported(what, kept="nothing was touched", remedy=remedy, place=pipeline.place)
 
@@ -277,8 +287,8 @@ def _require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
     require_partitions(pipeline, capabilities)
     if capabilities.user_sql:
         return
-    if pipeline.transforms_pre or pipeline.transforms_post:
-        refuse(f"{title} runs no SQL of its own", "use `transform`")
+    if pipeline.transforms_post:
+        refuse(f"{title} runs no SQL of its own", "use `transform`, or transforms_pre: Spark SQL over `staged`")
     for option in ("order_by", "delete_scope"):
         if getattr(pipeline, option) is not None:
             refuse(f"{title} runs no SQL, and {option} is SQL", f"leave {option} out, or use `transform`")

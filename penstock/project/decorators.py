@@ -75,6 +75,21 @@ def class_of(name: str) -> type[ConnectionClass] | None:
     return type(name, (ConnectionClass,), {"type": name.lower(), "__module__": "penstock"})
 
 
+@dataclass(frozen=True, slots=True)
+class UserFunction:
+    """A function that a transform's SQL may call; also the function itself."""
+
+    name: str
+    function: Callable[..., Any]
+    returns: Any
+    aggregate: bool
+    per_row: bool
+    origin: Origin = field(repr=False)
+
+    def __call__(self, *arguments: Any) -> Any:
+        return self.function(*arguments)
+
+
 @dataclass(slots=True)
 class Registered:
     """All that was decorated in this process, in order."""
@@ -82,6 +97,7 @@ class Registered:
     connections: list[ConnectionHandle] = field(default_factory=list)
     pipelines: list[PipelineFunction] = field(default_factory=list)
     tables: list[TableHandle] = field(default_factory=list)
+    functions: list[UserFunction] = field(default_factory=list)
 
 
 registered = Registered()

@@ -41,6 +41,7 @@ def _forget_objects(module: str) -> None:
     registered.connections[:] = [one for one in registered.connections if one.origin.module != module]
     registered.pipelines[:] = [one for one in registered.pipelines if one.origin.module != module]
     registered.tables[:] = [one for one in registered.tables if one.origin.module != module]
+    registered.functions[:] = [one for one in registered.functions if one.origin.module != module]
 
 
 def collect(root: Path, modules: Sequence[str]) -> Registered:
@@ -49,6 +50,7 @@ def collect(root: Path, modules: Sequence[str]) -> Registered:
         [c for c in registered.connections if _belongs(c.origin, root, modules)],
         [p for p in registered.pipelines if _belongs(p.origin, root, modules)],
         [t for t in registered.tables if _belongs(t.origin, root, modules)],
+        [f for f in registered.functions if _belongs(f.origin, root, modules)],
     )
 
 

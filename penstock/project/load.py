@@ -21,6 +21,7 @@ from penstock.project.build import RawPipeline, build_pipeline, build_section, c
 from penstock.project.connections import Connections, Definition, Sources, how_to_define
 from penstock.project.decorators import PipelineFunction, Registered, registered
 from penstock.project.findings import raise_all, suggestion, unknown_key
+from penstock.project.functions import declared_functions
 from penstock.project.model import Pipeline, Project, ProjectSection, SparkConfig, StateConfig
 from penstock.project.tables import declared_tables
 from penstock.project.toml import Document, KeyPath
@@ -136,6 +137,8 @@ def _assemble(root: Path, document: Document, environment: Mapping[str, str], *,
         raise _no_project()
     tables, wrong = declared_tables(objects.tables)
     findings += wrong
+    functions, wrong = declared_functions(objects.functions, discover.place_of)
+    findings += wrong
     raw, errors = _raw_pipelines(root, document, objects, tables)
     findings += errors
     connections, errors = _connections(root, document, objects, raw, tables, environment)
@@ -145,7 +148,8 @@ def _assemble(root: Path, document: Document, environment: Mapping[str, str], *,
     pipelines, errors = _pipelines(raw, connections, environment)
     findings += errors
     raise_all(findings)
-    return Project(root, connections, pipelines, spark, state, {table.title: table for table in tables.values()})
+    declared = {table.title: table for table in tables.values()}
+    return Project(root, connections, pipelines, spark, state, declared, functions)
 
 
 def _no_project() -> ConfigError:

@@ -25,6 +25,7 @@ from penstock.schema.names import TableName, split_name
 
 if TYPE_CHECKING:
     from penstock.backends.base import ConnectionConfig
+    from penstock.project.functions import DeclaredFunction
 
 Mode = Literal["append", "truncate", "merge", "scd2"]
 Deletes = Literal["none", "hard", "soft", "close"]
@@ -335,6 +336,7 @@ class Project:
     spark: SparkConfig = field(default_factory=SparkConfig)
     state: StateConfig = field(default_factory=StateConfig)
     tables: Mapping[str, DeclaredTable] = field(default_factory=dict)  # that classes declare
+    functions: Mapping[str, DeclaredFunction] = field(default_factory=dict)  # that SQL calls, by name in lower case
 
     @staticmethod
     def from_objects(

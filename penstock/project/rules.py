@@ -18,7 +18,7 @@ from penstock.project.sqlcheck import Unreadable, transaction_control
 from penstock.schema.ddl import PartitionField
 from penstock.schema.names import TableName
 
-VIEW = "source"  # what a transform's SQL calls the pipeline's own rows
+VIEWS = ("source", "staged")  # what SQL calls the pipeline's own rows, before and after its transform
 _VIEW_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
@@ -220,7 +220,7 @@ def _transforms(p: Pipeline) -> Iterator[Finding]:
 def _inputs(p: Pipeline) -> Iterator[Finding]:
     if p.inputs and not (p.transform or p.transform_function):
         yield Finding("inputs", "inputs has no meaning without a transform", why="only a transform reads them")
-    taken = {VIEW: VIEW}
+    taken = {view: view for view in VIEWS}
     for name, given in p.inputs.items():
         key = f"inputs.{name}"
         if not _VIEW_NAME.fullmatch(name):

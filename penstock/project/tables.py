@@ -138,20 +138,20 @@ def _columns(cls: type[ManagedTable], lines: _Lines, findings: list[ConfigError]
 
 
 def _column(name: str, annotation: Any, cls: type) -> DeclaredColumn:
-    found, nullable = _without_none(_evaluated(annotation, cls))
+    found, nullable = without_none(_evaluated(annotation, cls))
     if not (isinstance(found, type) and issubclass(found, Key)):
-        return DeclaredColumn(name, _word(found, cls), nullable)
+        return DeclaredColumn(name, word_of(found, cls), nullable)
     key: Any = found  # a checker sees a generic
     if key.fault:
         raise ConfigError("has no type", why=key.fault)
-    inner, optional = _without_none(_evaluated(key.of, cls))
+    inner, optional = without_none(_evaluated(key.of, cls))
     if nullable or optional:
         raise ConfigError(
             "is a key that may be NULL",
             why="a row without a key would be inserted again at every run",
             remedy="take `| None` away, or make another column the key",
         )
-    word = _word(inner, cls)
+    word = word_of(inner, cls)
     if not inner.comparable:
         raise ConfigError(
             f"cannot be a key: it is {word}", why="two of its values cannot be compared", remedy="choose another column"
@@ -159,7 +159,7 @@ def _column(name: str, annotation: Any, cls: type) -> DeclaredColumn:
     return DeclaredColumn(name, word, key=True)
 
 
-def _word(found: Any, cls: type, *, inside: bool = False) -> str:
+def word_of(found: Any, cls: type, *, inside: bool = False) -> str:
     """The word of an annotation; ConfigError where it is none of ours."""
     if get_origin(found) is not None or not isinstance(found, type) or not issubclass(found, Type):
         raise _no_type(found)
@@ -182,7 +182,7 @@ def _word(found: Any, cls: type, *, inside: bool = False) -> str:
 
 def _inner(annotation: Any, cls: type) -> str:
     # Elements and fields may always be NULL: `| None` says nothing new there.
-    return _word(_without_none(_evaluated(annotation, cls))[0], cls, inside=True)
+    return word_of(without_none(_evaluated(annotation, cls))[0], cls, inside=True)
 
 
 def _struct(found: type[Struct]) -> str:
@@ -207,7 +207,7 @@ def _named(found: Any) -> str:
     return found.__name__ if isinstance(found, type) and get_origin(found) is None else str(found)
 
 
-def _without_none(found: Any) -> tuple[Any, bool]:
+def without_none(found: Any) -> tuple[Any, bool]:
     if get_origin(found) not in (Union, types.UnionType):
         return found, False
     rest = [one for one in get_args(found) if one is not type(None)]

@@ -30,7 +30,7 @@ from penstock.backends.base import (
 )
 from penstock.backends.registry import backend
 from penstock.errors import ConfigError, PlanRefused, TransformError, Unsupported
-from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
+from penstock.load.plan import LoadRequest, PlannedLoad, plan_load, require_abilities
 from penstock.project.model import Pipeline, Project
 from penstock.run.handed import FrameSource
 from penstock.run.held import unheld
@@ -41,6 +41,7 @@ from penstock.schema import Column, Schema, TableName
 from penstock.schema.names import folded
 
 if TYPE_CHECKING:
+    from penstock.engine.functions import Udf
     from penstock.engine.transform import TransformPlan
 
 PARTITIONS_PER_CORE = 2  # enough that one slow partition does not leave the other cores idle
@@ -196,6 +197,7 @@ def prepare(
     _check_limit(pipeline, options)
     with ExitStack() as stack:
         found = ends(project, pipeline)
+        require_abilities(pipeline, found.target_backend.capabilities)
         request = ReadRequest(
             TableName.parse(table) if table else None,
             pipeline.query,
@@ -232,7 +234,7 @@ def prepare(
             if len(read) < len(schema):
                 notes += (f"{len(read)} of {len(schema)} columns are read: the transform names no other",)
             notes += moments(project, pipeline, inputs)
-            reading = _Reading(project, pipeline, source, window, inputs, run, want)
+            reading = _Reading(project, pipeline, source, window, inputs, run, want, staged_sql(pipeline, found))
             try:
                 split, transform, planned_inputs = reading.transform(read, pruned)
             except TransformError:
@@ -348,6 +350,13 @@ def choose_path(pipeline: Pipeline, found: Ends, options: RunOptions) -> tuple[s
                 f'path = "{wanted}" is refused', why="a transform runs in Spark", remedy="leave `path` out"
             )
         return "spark", "a transform runs in Spark"
+    if staged_sql(pipeline, found):
+        reason = f"transforms_pre runs in Spark: {found.target_backend.capabilities.title} runs no SQL of its own"
+        if wanted in ("native", "fused"):
+            raise PlanRefused(
+                f'path = "{wanted}" is refused', why=reason, remedy="leave `path` out", place=pipeline.place
+            )
+        return "spark", reason
     if wanted == "spark":
         return "spark", 'path = "spark" is set'
     native, reason = _native(found, options)
@@ -380,6 +389,11 @@ def _around(pipeline: Pipeline, casts: list[str]) -> tuple[str, str]:
     if pipeline.path == "native":
         raise PlanRefused('path = "native" is refused', why=reason, remedy="leave `path` out", place=pipeline.place)
     return "fused", reason
+
+
+def staged_sql(pipeline: Pipeline, found: Ends) -> tuple[str, ...]:
+    """The statements before the load that Spark runs, because the target runs none."""
+    return () if found.target_backend.capabilities.user_sql else pipeline.transforms_pre
 
 
 def _native(found: Ends, options: RunOptions) -> tuple[bool, str]:
@@ -420,9 +434,11 @@ class _Reading:
     inputs: Sequence[OpenInput]
     run: RunContext
     want: int
+    staged_sql: tuple[str, ...]
 
     def transform(self, read: Schema, pruned: Sequence[Schema]) -> tuple[Split, TransformPlan, tuple[InputPlan, ...]]:
         from penstock.engine import session
+        from penstock.engine.functions import pickle_by_value
         from penstock.engine.transform import TransformPlan, transform
 
         split = split_of(self.source, read, self.want, self.window)
@@ -432,8 +448,17 @@ class _Reading:
             for read_from in (self.source, *(one.source for one in self.inputs)):
                 read_from.hand_out()  # a function may look at rows to say what it does
         if isinstance(self.source, FrameSource):
+            if self.staged_sql:
+                raise PlanRefused(
+                    "transforms_pre is not for a Spark frame",
+                    why="the target runs no SQL of its own, and the frame goes on in its own session",
+                    kept="nothing was touched",
+                    remedy="do it to the frame",
+                )
             return split, TransformPlan.of(self.source.given, self.want), ()
         spark = session.spark(self.project.spark, self.project.root)
+        if self.project.functions or self.pipeline.transform_function is not None:
+            pickle_by_value(self.project.root)
         what = self.pipeline.transform_function or self.pipeline.transform or "select * from source"
         made = transform(
             spark,
@@ -443,8 +468,21 @@ class _Reading:
             self.run,
             self.want,
             [one.view(schema, cut) for one, schema, cut in views],
+            functions_of(self.project),
+            self.staged_sql,
         )
         return split, made, tuple(one.plan(schema, cut) for one, schema, cut in views)
+
+
+def functions_of(project: Project) -> list[Udf]:
+    """The project's functions, as Spark will call them."""
+    from penstock.engine.functions import Udf
+    from penstock.schema import words
+
+    return [
+        Udf(one.name, one.function, words.parse(one.word).type, one.aggregate, one.per_row, one.place)
+        for one in project.functions.values()
+    ]
 
 
 # ---------------------------------------------------------------- incremental

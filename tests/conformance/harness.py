@@ -351,7 +351,7 @@ class Inherited(Flow):
 
     def _denied(self, pipeline: Pipeline) -> bool:
         source, target = self.source.capabilities, self.target.capabilities
-        sql = (pipeline.transforms_pre, pipeline.transforms_post, pipeline.order_by, pipeline.delete_scope)
+        sql = (pipeline.transforms_post, pipeline.order_by, pipeline.delete_scope)
         return (
             pipeline.mode not in target.modes
             or (pipeline.deletes != "none" and pipeline.deletes not in target.deletes)

@@ -101,7 +101,7 @@ def test_modes_that_change_rows_are_refused_with_a_pointer(parquet: Flow, mode: 
 
 def test_sql_of_the_target_is_refused(parquet: Flow) -> None:
     with pytest.raises(Unsupported, match="Files runs no SQL of its own"):
-        parquet.run(transforms_pre=["select 1"])
+        parquet.run(transforms_post=["select 1"])
 
 
 def test_guard_an_empty_source_stops_before_the_target_is_emptied(flow: Flow) -> None:

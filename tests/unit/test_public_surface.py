@@ -85,6 +85,8 @@ SURFACE = [
     "source",
     "sync",
     "table",
+    "udaf",
+    "udf",
     "use_spark",
     "validate",
     "write",
