@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.errors import DataError, PlanRefused
 from penstock.run.records import RunOptions
-from tests.conformance.harness import Flow
+from tests.conformance.harness import Flow, Harness
 
 pytestmark = pytest.mark.postgres
 
@@ -193,6 +195,28 @@ def test_event_time_a_new_column_is_filled_by_a_full_refresh(flow: Flow) -> None
     record = flow.run(RunOptions(full_refresh=True), **options)
     assert (record.inserted, record.updated) == (0, 2)
     assert history(flow, "name, extra") == [("a", 7, 1, 2, False), ("b", 7, 2, None, True)]
+
+
+@pytest.mark.parametrize("backend", ["postgres", "duckdb"])
+def test_event_time_ttl_and_partitions_inside_one_database(
+    harness: Callable[[str], Harness], tmp_path: Path, backend: str
+) -> None:
+    here = harness(backend)
+    here.execute("create table items (id int, seen timestamp)", "insert into items values (1, '2026-01-02 00:00:00')")
+    flow = Flow(here, here, tmp_path)
+    options: dict[str, Any] = {"path": "native", "keys": ["id"], "cursor_timezone": "UTC"}
+    history = options | {"mode": "scd2", "event_time": "seen", "target": "to.history"}
+    assert [flow.run(**history).inserted for _ in range(2)] == [1, 0]
+    young = options | {"mode": "merge", "ttl": {"column": "seen", "keep": "1h"}, "target": "to.young"}
+    assert [flow.run(**young).inserted for _ in range(2)] == [0, 0]
+    if here.capabilities.partition_by:
+        parts = options | {
+            "mode": "merge",
+            "partition_by": ["day(seen)"],
+            "target": "to.parts",
+            "cursor_timezone": None,
+        }
+        assert [flow.run(**parts).inserted for _ in range(2)] == [1, 0]
 
 
 def test_event_time_is_in_the_plan(flow: Flow) -> None:

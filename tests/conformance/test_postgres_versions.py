@@ -162,6 +162,7 @@ STORIES = {
     "truncate": Story({"mode": "truncate"}),
     "merge-soft": Story({"mode": "merge", "deletes": "soft"}, SOFT),
     "merge-hard-native": Story({"mode": "merge", "deletes": "hard", "path": "native"}),
+    "scd2-event-time": Story({"mode": "scd2", "event_time": "at", "order_by": "name"}, SCD2),
     "scd2-close": Story({"mode": "scd2", "deletes": "close", "track": ["name", "price"]}, SCD2),
 }
 
@@ -181,6 +182,27 @@ def test_modes_end_as_on_the_newest_server(
         newest = harness("postgres")
         by_newest[name] = story.told(newest, newest if native else harness("postgres"), tmp_path)
     assert story.told(old.one, old.one if native else old.other, tmp_path) == by_newest[name]
+
+
+def test_partitions_are_attached_whatever_the_table_has(old: OldServer, tmp_path: Path) -> None:
+    old.one.execute(
+        "create table items (id int, region text, made timestamptz)",
+        "insert into items values (101, 'a', '2026-01-31 23:59+00'), (102, 'b', '2026-02-01 00:00+00')",
+        "insert into items values (103, 'c', null), (104, 'd', '2025-01-01 00:00+00')",
+    )
+    old.other.execute(
+        "create table items (id int generated always as identity, region text check (region <> ''), made timestamptz,"
+        " size int generated always as (length(region)) stored) partition by range (made)",
+        "create index on items (id)",
+        "create table year partition of items for values from ('2025-01-01 00:00+00') to ('2026-01-01 00:00+00')",
+        "create table rest partition of items default",
+    )
+    flow = Flow(old.one, old.other, tmp_path)
+    for times in (1, 2):
+        flow.run(partition_by=["month(made)"])
+        found = "select tableoid::regclass::text, count(*), sum(size)::int from items group by 1"
+        held = [(name[:2], rows, size) for name, rows, size in old.other.query(found)]
+        assert sorted(held) == sorted((name, times, times) for name in ("p_", "p_", "re", "ye"))
 
 
 # ---------------------------------------------------------------- reading

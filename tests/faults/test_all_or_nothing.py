@@ -29,6 +29,7 @@ from tests.waiting import await_true
 pytestmark = [pytest.mark.postgres, pytest.mark.faults, pytest.mark.sampled]
 
 ROWS = 3000
+KEPT = 30
 REPO = Path(__file__).parents[2]
 PAGE = REPO / "docs" / "explanation" / "exactly-once.md"
 
@@ -95,6 +96,18 @@ class Bare:
         assert rows == distinct
         return int(rows)
 
+    def rows(self) -> list[tuple[Any, ...]]:
+        """With the times that are not the load's own."""
+        columns = "id, cast(made as varchar)"
+        if "valid_to" in self.target.columns("items"):
+            columns += ", cast(valid_from as varchar), valid_to is null"
+        return self.target.query(f"select {columns} from {self.target.schema}.items order by 1, 2")
+
+    def partitions(self) -> int:
+        if self.target.backend != "postgres":
+            return 0
+        return len(self.target.query("select 1 from pg_inherits where inhparent = 'items'::regclass"))
+
 
 @pytest.fixture(params=BACKENDS)
 def bare(request: pytest.FixtureRequest, harness: Callable[[str], Harness], tmp_path: Path) -> Bare:
@@ -122,6 +135,36 @@ def test_sigkill_at_every_failpoint(bare: Bare, name: str, state: str) -> None:
     assert bare.count() == (before if promised()[name] == "as before" else before + ROWS)
     bare.run_here()
     assert bare.count() == before + ROWS
+    assert bare.target.leftovers() == []
+
+
+@pytest.mark.parametrize("option", ["event_time", "ttl", "partition_by"])
+def test_sigkill_before_the_commit_of_every_option(bare: Bare, option: str) -> None:
+    """What they do besides is in the load's transaction too: mended bounds, deletes, partitions."""
+    capabilities = bare.target.capabilities
+    bare.source.execute(
+        "alter table items add column made timestamptz default '2026-01-15 00:00:00+00'",
+        f"delete from items where id > {KEPT}",
+    )
+    options: dict[str, Any] = {
+        "event_time": {"mode": "scd2", "event_time": "made"},
+        "ttl": {"mode": "merge", "ttl": {"column": "made", "keep": "40000d"}},
+        "partition_by": {"mode": "append", "partition_by": ["month(made)"]},
+    }[option] | {"incremental": None, "lag": None}
+    if not getattr(capabilities, option):
+        assert json.loads(bare.run(**options).stderr.splitlines()[-1])["error"] == "Unsupported"
+        return
+    carry_out(bare.spec(**options))
+    before = bare.rows()
+    bare.source.execute("update items set made = '2025-12-15 00:00:00+00'")
+    if option == "ttl":
+        options["ttl"] = {"column": "made", "keep": "1s"}  # all of them go
+    killed = bare.run("commit.loaded=kill", **options)
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    assert (bare.rows(), bare.partitions()) == (before, 1 if option == "partition_by" else 0)
+    carry_out(bare.spec(**options))
+    assert len(bare.rows()) == (0 if option == "ttl" else 2 * KEPT)
+    assert bare.partitions() == (2 if option == "partition_by" else 0)
     assert bare.target.leftovers() == []
 
 
