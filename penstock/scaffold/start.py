@@ -105,5 +105,5 @@ def _steps(folder: Path) -> tuple[Step, ...]:
         Step("penstock run --all", "load the warehouse"),
         Step("penstock runs list", "what was run"),
         Step("penstock add shop main.orders", "a pipeline more, written by looking at the table"),
-        Step("python -m pytest", "the project's own test (pip install pytest)"),
+        Step("python -m pytest", "the project's own tests (pip install pytest)"),
     )

@@ -1,27 +1,52 @@
-"""A test of one's own: the project on a copy, with a shop and a warehouse of its own."""
+"""Tests of one's own: the project's pipelines between databases of the test's, on rows that one can count."""
 
 from __future__ import annotations
 
-import shutil
-import subprocess
-import sys
 from decimal import Decimal
 from pathlib import Path
 
 import duckdb
+import pytest
 
-PROJECT = Path(__file__).parent
+from penstock import Project
+from penstock.testing import assert_rows, project, run
+
+SHOP = """
+create table customers (id integer primary key, name varchar, country varchar, updated_at timestamptz);
+create table orders (id integer primary key, customer_id integer, amount decimal(12, 2), placed_at timestamptz);
+insert into customers values (1, 'Ada', 'GB', now()), (2, 'Blaise', 'FR', now());
+insert into orders values (1, 1, 10.50, now()), (2, 1, 0.25, now()), (3, 2, 7.00, now());
+"""
 
 
-def test_revenue_is_the_sum_of_a_countrys_orders(tmp_path: Path) -> None:
-    for name in ("penstock.toml", "pipelines.py", "shop.py"):
-        shutil.copy(PROJECT / name, tmp_path)
-    subprocess.run([sys.executable, "shop.py"], cwd=tmp_path, check=True)
-    subprocess.run(["penstock", "run", "revenue"], cwd=tmp_path, check=True)
-    with duckdb.connect(str(tmp_path / "warehouse.duckdb"), read_only=True) as warehouse:
-        rows = warehouse.sql("select country, orders, revenue from revenue order by country").fetchall()
-    assert rows == [
-        ("DE", 100, Decimal("73867.50")),
-        ("FR", 50, Decimal("36382.50")),
-        ("GB", 50, Decimal("37485.00")),
-    ]
+@pytest.fixture
+def shop(tmp_path: Path) -> Path:
+    path = tmp_path / "shop.duckdb"
+    with duckdb.connect(str(path)) as database:
+        database.execute(SHOP)
+    return path
+
+
+@pytest.fixture
+def tested(shop: Path, tmp_path: Path) -> Project:
+    """This project with connections of the test's own: the real ones are out of reach."""
+    connections = {
+        "shop": {"type": "duckdb", "path": str(shop)},
+        "warehouse": {"type": "duckdb", "path": str(tmp_path / "warehouse.duckdb")},
+    }
+    return project(tmp_path, connections, of=Path(__file__).parent)
+
+
+def test_a_customer_who_leaves_is_marked_and_kept(tested: Project, shop: Path) -> None:
+    run(tested, "customers")
+    with duckdb.connect(str(shop)) as database:
+        database.execute("delete from customers where id = 2")
+    run(tested, "customers")
+    expected = [{"id": 1, "_penstock_deleted": False}, {"id": 2, "_penstock_deleted": True}]
+    assert_rows(tested.connection("warehouse"), "main.customers", expected)
+
+
+def test_revenue_is_the_sum_of_a_countrys_orders(tested: Project) -> None:
+    run(tested, "revenue")  # has a transform, so Spark is started
+    expected = [("GB", 2, Decimal("10.75")), ("FR", 1, Decimal("7.00"))]
+    assert_rows(tested.connection("warehouse"), "main.revenue", expected)
