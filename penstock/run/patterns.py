@@ -16,8 +16,8 @@ from penstock.errors import ConfigError
 from penstock.schema import TableName
 from penstock.schema.names import split_parts
 
-# Of a partitioned table, the whole is listed and its partitions are not.
-HOLD_ROWS = frozenset({"table", "partitioned table"})
+# Of a partitioned table, the whole is listed and its partitions are not. "files" are those that nobody's load made.
+HOLD_ROWS = frozenset({"table", "partitioned table", "files"})
 
 
 @dataclass(frozen=True, slots=True)

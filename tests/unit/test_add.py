@@ -102,6 +102,15 @@ def test_a_pattern_takes_tables_and_two_of_one_name_get_their_schemas(folder: Pa
     ]
 
 
+def test_a_pattern_takes_files_that_somebody_else_has_written(folder: Path) -> None:
+    (folder / "drop").mkdir()
+    (folder / "drop" / "cities.csv").write_text("name,people\nOslo,7\n")
+    with (folder / "penstock.toml").open("a") as file:
+        file.write('\n[connections.drop]\ntype = "files"\npath = "drop"\n')
+    [(draft, _)] = drafts(load(folder), Wish("drop", ("*",), "warehouse.main.cities"))
+    assert (draft.table, draft.mode) == ('"cities.csv"', "truncate")
+
+
 def test_the_target_may_hold_the_tables_names(folder: Path) -> None:
     made = propose(folder, "*.notes", target="warehouse.{schema}.raw_{table}")
     assert {draft.target for draft in made} == {"warehouse.main.raw_notes", 'warehouse."Old Stuff".raw_notes'}
