@@ -234,8 +234,12 @@ def _own_annotations(cls: type) -> Mapping[str, Any]:
     if sys.version_info >= (3, 14):
         import annotationlib
 
-        # As text: evaluated all at once, the first wrong one would hide the others.
-        return annotationlib.get_annotations(cls, format=annotationlib.Format.STRING)
+        # Evaluated all at once, the first wrong one would hide the others: it stays as text here.
+        found = annotationlib.get_annotations(cls, format=annotationlib.Format.FORWARDREF)
+        return {
+            name: one.__forward_arg__ if isinstance(one, annotationlib.ForwardRef) else one
+            for name, one in found.items()
+        }
     return inspect.get_annotations(cls)
 
 

@@ -132,10 +132,13 @@ def test_all_that_is_wrong_is_told_at_once(write: Write) -> None:
 
 
 def test_an_unknown_type_names_the_nearest(write: Write) -> None:
-    root = write(TABLE.replace("ps.BigInt", "ps.BigInteger") + PIPELINE)
-    [found] = findings(root)
+    [found] = findings(write(TABLE.replace("ps.BigInt", "ps.BigInteger") + PIPELINE))
     assert "did you mean 'BigInt'?" in found.why
     assert found.place == "pipelines.py:8"
+
+
+def test_an_unknown_type_in_an_annotation_that_is_text(write: Write) -> None:
+    root = write(TABLE.replace("ps.BigInt", "ps.BigInteger") + PIPELINE)
     (root / "pipelines.py").write_text("from __future__ import annotations\n" + (root / "pipelines.py").read_text())
     [found] = findings(root)
     assert found.what.startswith("column id of Customers has an annotation that cannot be read")
