@@ -27,6 +27,7 @@ CAPABILITIES = Capabilities(
     types=("int64", "double", "string", "binary"),
     notes=(
         "A file has one writer: tasks stage Parquet files, the driver loads them in one transaction.",
+        "A table is read by one task, or in ranges of row ids by several from a copy of the file.",
         "The file is locked by a lock file on the local file system; network file systems are not served.",
         "Tables are STRICT, of INTEGER, REAL, TEXT and BLOB; every other type is kept as canonical text (booleans and"
         " integers as INTEGER), remembered in `_penstock_columns`, and reads back as the type.",

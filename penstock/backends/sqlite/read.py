@@ -9,11 +9,11 @@ way by the driver, which hands the rows out.
 
 from __future__ import annotations
 
-import os
 import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 import pyarrow as pa
 
@@ -22,41 +22,51 @@ from penstock.backends.exchange import Exchange
 from penstock.backends.sql import KEYS_SHOWN, null_note, remembered
 from penstock.backends.sqlite import types
 from penstock.backends.sqlite.config import SQLiteConfig
-from penstock.backends.sqlite.connect import PREFIX, Session, bare, open_source
+from penstock.backends.sqlite.connect import PREFIX, Session, bare, open_copy, open_source
+from penstock.backends.sqlite.copies import LEAST_BYTES, LEAST_SHARE, MIN_ROWS, Copy
 from penstock.backends.sqlite.decode import Wrong, as_text, canonical
 from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect
 from penstock.backends.sqlite.encode import ARROW, class_of
+from penstock.backends.sqlite.marks import FileMark
 from penstock.backends.sqlite.types import StoredColumn, quote
 from penstock.backends.sqlite.window import clock, condition, upper_bound
-from penstock.errors import ConfigError, DataError, PlanRefused, SourceError, SourceMoved
+from penstock.backends.staging import check_token
+from penstock.errors import ConfigError, DataError, PlanRefused, SourceError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Schema, TableName
 from penstock.schema.names import folded
 
-# Rows that the driver gathers before it gives them: small, because they may be wide. They are joined to `batch_bytes`.
-PIECE_ROWS = 512
+# What the driver gathers before it gives it: no more rows, and no more bytes. Pieces are joined to `batch_bytes`.
+PIECE_ROWS = 1_024
+PIECE_BYTES = 16 * 1024 * 1024
 # ADBC takes a column's type from its first values: the first row is ours, and dropped.
 SENTINEL = {"INTEGER": "0", "REAL": "0.5", "TEXT": "''", "BLOB": "x''"}
 
+SAMPLE_ROWS = 1_000
+ROW_BYTES = 8  # of a row beside its cells
+ONE_MOMENT = "a read transaction of SQLite is one connection's own"
 CELLS = ("integer", "real", "text", "blob")  # as `typeof` names them, NULL aside
 _AGAIN = re.compile(r":\d+$")
 
 
 @dataclass(frozen=True, slots=True)
-class FileMark:
-    """Which file, and which tables in it: a worker must read what was planned."""
+class Piece:
+    """A range of row ids of a copy: the `number`-th of so many."""
 
-    device: int
-    inode: int
-    schema: int  # SQLite's own count of changes to the schema
+    copy: Path
+    rowid: str  # how the row ids are called in this table
+    number: int
+    of: int
 
-    @staticmethod
-    def of(config: SQLiteConfig, session: Session) -> FileMark:
-        schema = int(session.query("pragma schema_version")[0][0])
-        if config.in_memory:
-            return FileMark(0, 0, schema)
-        stat = os.stat(config.file)  # never opened: closing a plain handle would drop SQLite's locks
-        return FileMark(stat.st_dev, stat.st_ino, schema)
+    def where(self, session: Session, relation: str) -> str:
+        """Its bounds, from the copy itself: making it may have numbered the rows anew."""
+        low, high = session.query(f"select min({self.rowid}), max({self.rowid}) from {relation}")[0]
+        if low is None:
+            return ""
+        edges = [low + (high - low + 1) * number // self.of for number in (self.number, self.number + 1)]
+        tests = [f"{self.rowid} >= {edges[0]}"] if self.number else []
+        tests += [f"{self.rowid} < {edges[1]}"] if self.number + 1 < self.of else []
+        return " and ".join(tests)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,26 +82,52 @@ class SQLitePartition(Partition):
     keys: tuple[str, ...]
     run: RunContext
     place: str
+    piece: Piece | None = None  # of a copy; the whole of the file itself otherwise
 
     def read(self) -> Iterator[pa.RecordBatch]:
-        with open_source(self.config) as session:
+        with self._open() as session:
             session.execute("begin")  # the checks and the rows are of one moment
             # Nothing is locked, and no moment fixed, before the first question.
-            if FileMark.of(self.config, session) != self.mark:
-                raise SourceMoved(
-                    f"{self.config.label} is not as the run began with it",
-                    why="it was replaced, a table was altered, or the worker sees another file system than the driver",
-                    remedy="run it again; with workers on other machines, keep the file on a shared folder",
-                )
+            part = self
+            if self.piece is None:
+                self.mark.require(self.config, session)
+            elif bounds := self.piece.where(session, self.relation):
+                link = f"{self.where}\n  and" if self.where else "\nwhere"
+                part = replace(self, where=f"{link} ({bounds})")
             failpoint("read.open")
-            self._check_classes(session)
+            width = part._look(session)
             first = True
-            with session.stream(self._sql(), PIECE_ROWS) as reader:
-                for batch in _joined(self._pieces(session, reader), self.run):
+            with session.stream(part._sql(), max(1, min(PIECE_ROWS, PIECE_BYTES // width))) as reader:
+                for batch in _joined(part._pieces(session, reader), self.run):
                     yield batch
                     if first:
                         first = False
                         failpoint("read.batch")
+
+    def _open(self) -> Session:
+        if self.piece is None:
+            return open_source(self.config)
+        folder = self.piece.copy.parent
+        check_token(folder, folder.name)
+        return open_copy(self.config, self.piece.copy)
+
+    def _look(self, session: Session) -> int:
+        """Check the class of every cell, in one scan that also tells how wide a row is at most.
+
+        The driver gathers rows by their number alone: so many wide ones would not fit into memory.
+        """
+        tests = [test for _, stored in self.columns if (test := stored.wrong())]
+        wide = [f"coalesce(octet_length({quote(s.name)}), 0)" for _, s in self.columns if s.kind in ("TEXT", "BLOB")]
+        fixed = 16 * len(self.columns) + 1
+        if not tests and not wide:
+            return fixed
+        [(wrong, width)] = session.query(
+            f"select max({' or '.join(tests) or 'false'}), max({' + '.join(wide) or '0'})"
+            f" from {self.relation} as source{self.where}"
+        )
+        if wrong:
+            self._check_classes(session)
+        return fixed + int(width or 0)
 
     def _sql(self) -> str:
         first = ", ".join(SENTINEL[stored.kind] for _, stored in self.columns)
@@ -227,7 +263,8 @@ class SQLiteSource(Source):
         self._session = open_source(config)
         try:
             self._mark = FileMark.of(config, self._session)
-            self._strict = self._base_table = False
+            self._copy = Copy(config, self._mark, run)
+            self._strict = self._base_table = self._with_rowid = False
             self._table = self._find(request.table) if request.table is not None else None
             self._relation = self._table_sql() if self._table is not None else self._query_sql()
             self._columns = {stored.name: stored for stored in self._describe()}
@@ -240,7 +277,7 @@ class SQLiteSource(Source):
     def _find(self, name: TableName) -> TableName:
         require_main(name)
         rows = self._session.query(
-            "select name, type, strict from pragma_table_list where schema = 'main' and name = ? collate nocase",
+            "select name, type, strict, wr from pragma_table_list where schema = 'main' and name = ? collate nocase",
             (name.table,),
         )
         if not rows:
@@ -248,8 +285,9 @@ class SQLiteSource(Source):
                 f"there is no table {name.table} in {self._config.label}",
                 remedy=f"see what there is: penstock tables list {self._config.name}",
             )
-        table, kind, strict = rows[0]
+        table, kind, strict, without_rowid = rows[0]
         self._base_table = kind == "table"
+        self._with_rowid = self._base_table and not without_rowid
         self._strict = bool(strict)
         return TableName(MAIN, table)
 
@@ -360,8 +398,8 @@ class SQLiteSource(Source):
 
     # ------------------------------------------------------------ how it is read
 
-    def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:  # noqa: ARG002
-        part = SQLitePartition(
+    def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:
+        whole = SQLitePartition(
             self._config,
             self._mark,
             self._relation,
@@ -372,13 +410,51 @@ class SQLiteSource(Source):
             self._run,
             str(self._table or "query"),
         )
-        reason = "one partition: a read transaction of SQLite is one connection's own"
         if self._config.in_memory:
-            return Split((self._exchange.partition(columns, part.read),), reason)
-        return Split((part,), reason)
+            return Split((self._exchange.partition(columns, whole.read),), f"one partition: {ONE_MOMENT}")
+        pieces, reason = self._pieces(want)
+        if pieces <= 1:
+            return Split((whole,), f"one partition: {reason}")
+        self._copy.wanted = True
+        parts = [replace(whole, piece=Piece(self._copy.file, self._rowid(), n, pieces)) for n in range(pieces)]
+        return Split(tuple(parts), f"{pieces} ranges of row ids, {reason}")
+
+    def _pieces(self, want: int) -> tuple[int, str]:
+        """How many partitions, and why. More than one are read from a copy."""
+        if not self._base_table or self._request.limit is not None or want <= 1 or not self._rowid():
+            return 1, ONE_MOMENT
+        size = self._config.file.stat().st_size
+        if size < LEAST_BYTES:
+            return 1, f"{ONE_MOMENT}, and a file of {size // 2**20} MB is read before it is copied"
+        rows = self.rows() or 0
+        if rows * self._row_bytes() < LEAST_SHARE * size:
+            return 1, f"{ONE_MOMENT}, and the table is too small a part of its file to copy that"
+        return min(want, rows // MIN_ROWS), f"{ONE_MOMENT}, so they read a copy of the file ({size // 2**20} MB)"
+
+    def _rowid(self) -> str:
+        """What the row ids are called: a column may have taken their name; "" of a table without them."""
+        if not self._with_rowid:
+            return ""
+        taken = {folded(name) for name in self._columns}
+        return next((name for name in ("rowid", "_rowid_", "oid") if name not in taken), "")
+
+    def _row_bytes(self) -> float:
+        """About how wide a row is, by the first ones."""
+        sample = f"select {self._octets()} as n from {self._relation} limit {SAMPLE_ROWS}"
+        return ROW_BYTES + float(self._session.query(f"select coalesce(avg(n), 0) from ({sample})")[0][0])
+
+    def size(self) -> int | None:
+        if not self._base_table:
+            return None
+        return int(self._session.query(f"select total({self._octets()}) from {self._relation}")[0][0])
+
+    def _octets(self) -> str:
+        """The length of a row, for which SQLite does not read what is in it."""
+        return " + ".join(f"coalesce(octet_length({quote(name)}), 0)" for name in self._columns)
 
     def hand_out(self) -> None:
         self._exchange.write()
+        self._copy.make()
 
     def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
         selected = ", ".join(f"{self._expression(column)} as {quote(name)}" for column, name in columns)
@@ -430,6 +506,7 @@ class SQLiteSource(Source):
     def close(self) -> None:
         try:
             self._exchange.close()
+            self._copy.close()
         finally:
             self._session.close()
 

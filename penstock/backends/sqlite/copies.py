@@ -1,0 +1,65 @@
+"""A copy of a whole file, for several tasks: nobody changes it, so all of them read one moment.
+
+Made by SQLite itself (VACUUM INTO, inside one read transaction, while others go on writing) when rows
+are about to move, never while planning. It lies in the project's staging and goes with the source.
+"""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import replace
+from pathlib import Path
+
+from penstock.backends.base import RunContext
+from penstock.backends.exchange import FOLDER
+from penstock.backends.locks import cannot_write
+from penstock.backends.sqlite.config import SQLiteConfig
+from penstock.backends.sqlite.connect import open_source
+from penstock.backends.sqlite.marks import FileMark
+from penstock.backends.sqlite.types import literal
+from penstock.backends.staging import StagingArea, sweep
+
+# Of a smaller file, one task has read all before a copy is made and a second task has begun.
+LEAST_BYTES = 64 * 1024 * 1024
+# Below this, starting a task costs more than it saves.
+MIN_ROWS = 100_000
+# A copy is of the whole file: it pays for a table that is a good part of it.
+LEAST_SHARE = 0.25
+
+
+class Copy:
+    """The copy of one source in one run."""
+
+    def __init__(self, config: SQLiteConfig, mark: FileMark, run: RunContext) -> None:
+        self._config = config
+        self._mark = mark
+        self._run = replace(run, run_id=uuid.uuid4().hex)  # a run may have several sources
+        self._base = run.staging.parent / FOLDER
+        self._area: StagingArea | None = None
+        self.wanted = False
+
+    @property
+    def file(self) -> Path:
+        return self._base / self._run.run_id / "copy.db"
+
+    def make(self) -> None:
+        """Copy the file if a partition reads from the copy. Safe twice."""
+        if not self.wanted or self._area is not None:
+            return
+        try:
+            self._base.parent.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise cannot_write(error, self._base.parent) from error
+        sweep(self._base)
+        self._area = StagingArea.create(self._base, self._run)
+        with open_source(self._config) as session:
+            # The same before and after: so the copy has the tables that were planned.
+            self._mark.require(self._config, session)
+            session.execute(f"vacuum into {literal(str(self.file))}")
+            self._mark.require(self._config, session)
+
+    def close(self) -> None:
+        """Remove it. Safe twice."""
+        if self._area is not None:
+            area, self._area = self._area, None
+            area.close()
