@@ -11,7 +11,7 @@ import psycopg
 import pytest
 
 from penstock.errors import ConfigError, PenstockError, PlanRefused, PlanStale
-from penstock.run.pipeline import _context, run
+from penstock.run.pipeline import context_of, run
 from penstock.run.prepare import Prepared, prepare
 from penstock.run.records import RunOptions
 from penstock.state import RunRecord
@@ -34,7 +34,7 @@ def count(flow: Flow) -> tuple[int, int]:
 def planned(flow: Flow, **rest: Any) -> Prepared:
     pipeline = flow.pipeline(**rest)
     project = flow.project(pipeline)
-    return prepare(project, pipeline, pipeline.table, _context(project, pipeline), RunOptions())
+    return prepare(project, pipeline, pipeline.table, context_of(project, pipeline), RunOptions())
 
 
 def carry_out(flow: Flow, prepared: Prepared) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import DataError, PlanRefused, TransformError
-from penstock.run.pipeline import _context, stage_with_spark
+from penstock.run.pipeline import context_of, stage_with_spark
 from penstock.run.prepare import Prepared, prepare
 from penstock.run.records import RunOptions
 from tests.conformance.harness import Flow, Harness
@@ -135,7 +135,7 @@ def test_text_of_bytes_and_lists_is_refused_at_planning(between: Make) -> None:
 def prepared(flow: Flow, **options: Any) -> Prepared:
     pipeline = flow.pipeline(**options)
     project = flow.project(pipeline)
-    return prepare(project, pipeline, pipeline.table, _context(project, pipeline), RunOptions())
+    return prepare(project, pipeline, pipeline.table, context_of(project, pipeline), RunOptions())
 
 
 @pytest.mark.parametrize("source", ["postgres", "duckdb"])

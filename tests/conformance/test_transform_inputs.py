@@ -15,7 +15,7 @@ from penstock.errors import SourceError, TransformError
 from penstock.project import Project
 from penstock.project.model import Pipeline
 from penstock.run import inputs
-from penstock.run.pipeline import RunOptions, _context, plan, run
+from penstock.run.pipeline import RunOptions, context_of, plan, run
 from penstock.run.prepare import Prepared, prepare
 from penstock.state import RunRecord, open_store
 from tests.conformance.harness import Harness, PostgresHarness
@@ -64,7 +64,7 @@ class Sites:
     @contextmanager
     def prepared(self, **options: Any) -> Iterator[Prepared]:
         project, pipeline = self.project(**options)
-        with closing(prepare(project, pipeline, pipeline.table, _context(project, pipeline), RunOptions())) as made:
+        with closing(prepare(project, pipeline, pipeline.table, context_of(project, pipeline), RunOptions())) as made:
             yield made
 
 
