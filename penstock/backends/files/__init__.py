@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
+from pathlib import Path
 
 import pyarrow as pa
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
 from penstock.backends.files.capabilities import CAPABILITIES
 from penstock.backends.files.config import FilesConfig, format_of
-from penstock.backends.files.manifest import Chain
+from penstock.backends.files.manifest import STAGING, Chain
 from penstock.backends.files.place import META, Place, found_files
 from penstock.backends.files.read import FilesSource
 from penstock.backends.files.write import FilesTarget
@@ -22,9 +23,18 @@ class FilesBackend(Backend):
     config = FilesConfig
 
     def source(self, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
-        return FilesSource(_own(config), request, run)
+        source = FilesSource(_own(config), request, run)
+        if "orc" not in source.formats:
+            return source
+        from penstock.backends.files.orc import OrcSource
+
+        return OrcSource(_own(config), request, run)
 
     def target(self, config: ConnectionConfig, run: RunContext) -> Target:
+        if _own(config).format == "orc":
+            from penstock.backends.files.orc import OrcTarget
+
+            return OrcTarget(_own(config), run)
         return FilesTarget(_own(config), run)
 
     def test(self, config: ConnectionConfig) -> str:
@@ -38,43 +48,43 @@ class FilesBackend(Backend):
     def tables(self, config: ConnectionConfig) -> list[TableInfo]:
         """Directories and files with data; a directory that only holds others of them is a schema."""
         root = _own(config).root
-        if root.is_file():
-            return [_info(Place(TableName(None, root.name.partition(".")[0]), root, "file"))]
-        found: list[TableInfo] = []
-        for entry in sorted(root.iterdir()) if root.is_dir() else ():
-            if entry.name.startswith(("_", ".")):
-                continue
-            if entry.is_file():
-                if format_of(entry.name)[0] is not None:
-                    found.append(_info(Place(TableName(None, entry.name), entry, "file")))
-            elif _is_schema(entry):
-                found += [
-                    _info(Place(TableName(entry.name, child.name), child, "folder" if child.is_dir() else "file"))
-                    for child in sorted(entry.iterdir())
-                    if not child.name.startswith(("_", "."))
-                ]
-            else:
-                found.append(_info(Place(TableName(None, entry.name), entry, "folder")))
-        return found
+        places = (
+            [Place(TableName(None, root.name.partition(".")[0]), root, "file")] if root.is_file() else _places(root)
+        )
+        found = [(place, Chain.read(place), found_files(place)) for place in places]
+        return [
+            TableInfo(
+                place.table,
+                "table" if chain.last else "files",
+                chain.rows if chain.last else None,
+                sum(file.mark.size for file in files),
+            )
+            for place, chain, files in found
+            if chain.last or any(format_of(file.name)[0] for file in files)
+        ]
 
     def same_database(self, a: ConnectionConfig, b: ConnectionConfig) -> tuple[bool, str]:  # noqa: ARG002  never
         return False, "files run no statement"
 
 
-def _is_schema(folder: os.PathLike[str]) -> bool:
+def _places(root: Path, schema: str | None = None) -> list[Place]:
+    """Directories and files that may be tables, one level of schemas deep."""
+    places: list[Place] = []
+    for entry in sorted(root.iterdir()) if root.is_dir() else ():
+        if entry.name.startswith(("_", ".")):
+            continue
+        if entry.is_dir() and schema is None and _is_schema(entry):
+            places += _places(entry, entry.name)
+        else:
+            places.append(Place(TableName(schema, entry.name), entry, "folder" if entry.is_dir() else "file"))
+    return places
+
+
+def _is_schema(folder: Path) -> bool:
     """Whether it holds tables of ours rather than being one."""
-    with os.scandir(folder) as entries:
-        names = {entry.name: entry.is_dir() for entry in entries}
-    if META in names:
-        return False
-    return any(is_folder and os.path.isdir(os.path.join(folder, name, META)) for name, is_folder in names.items())
-
-
-def _info(place: Place) -> TableInfo:
-    chain = Chain.read(place)
-    files = found_files(place)
-    rows = chain.rows if chain.last is not None else None
-    return TableInfo(place.table, "table" if chain.last else "files", rows, sum(file.mark.size for file in files))
+    if (folder / META).is_dir():
+        return any(child.is_dir() and child.name != STAGING for child in (folder / META).iterdir())
+    return any((child / META).is_dir() for child in folder.iterdir())
 
 
 def _own(config: ConnectionConfig) -> FilesConfig:

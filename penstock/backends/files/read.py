@@ -68,11 +68,11 @@ class Piece:
 
     def read(self, columns: Sequence[Column], keys: Sequence[str], run: RunContext) -> Iterator[pa.RecordBatch]:
         """Batches of exactly these columns."""
-        path = self._path()
+        path = self.path()
         yield from _raw(self, path, columns, keys, run)
         self._same(path, "while it was read")
 
-    def _path(self) -> Path:
+    def path(self) -> Path:
         """Where the file is: its run may move it at any moment."""
         for path in (self.entry.path, self.entry.staged, self.entry.path):
             if path is not None and path.exists():
@@ -134,7 +134,7 @@ def _batches(piece: Piece, path: Path, names: Sequence[str], run: RunContext) ->
         for _, batch in jsonl.read(path, entry.dialect, names, known, piece.part):
             yield batch, True
     else:
-        raise SourceError("ORC is read by Spark", remedy='leave `path` out, or set path = "spark"')
+        raise SourceError("the rows of ORC files are counted and read by Spark alone", remedy="use another format")
 
 
 def _value(
@@ -273,6 +273,11 @@ class FilesSource(Source):
         self._without_cursor: tuple[str, ...] = ()
         self.place = locate(config, request.table, exists=True)
         self.listing = Listing.of(config, self.place, run)
+
+    @property
+    def formats(self) -> frozenset[str]:
+        """Of the files that there are."""
+        return frozenset(entry.dialect.format for entry in self.listing.entries)
 
     def schema(self) -> Schema:
         return Schema.of(self.listing.columns)
@@ -563,8 +568,14 @@ def _columns_of(file: Found, dialect: Dialect, declared: dict[str, Column]) -> l
             names = csv.header(file.path, dialect)
     elif dialect.format == "jsonl":
         names = list(declared) or jsonl.keys(file.path, dialect)
+    elif declared:
+        names = list(declared)
     else:
-        raise PlanRefused("ORC is read by Spark alone", remedy="see docs/how-to/files.md")
+        raise PlanRefused(
+            f"the columns of {file.path} are not known",
+            why="ORC is read by Spark alone, which is not asked at planning",
+            remedy='declare them: [connections.….tables.…] columns = { id = "bigint", … }',
+        )
     return [declared.get(name, Column(name, pa.string())) for name in names]
 
 

@@ -16,7 +16,7 @@ from penstock.backends.base import Native, TargetColumn, Verdict
 from penstock.backends.files.texts import text_of
 from penstock.backends.stored import stored_type
 from penstock.schema import Column, Logical
-from penstock.schema.columns import NUMERIC
+from penstock.schema.columns import NATIVE, NUMERIC
 
 MAX_DIGITS = 38
 _AS_THEY_ARE = frozenset(
@@ -120,6 +120,11 @@ def wider(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 def native(column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
     """How files hold `column`: as itself, unless the user asks for a cast."""
+    kind = column.logical.kind if column.logical is not None else ""
+    there = existing.type_sql if existing is not None else ""
+    if cast is None and kind == NATIVE and not column.native and there.startswith("text as "):
+        # Behind Spark a column has lost the size of its type, not the type: its texts are the same ones.
+        return Native(there)
     made = arrowtypes.native(column, existing, cast)
     if made.verdict is Verdict.REFUSED or stored_type(column.type) is not None:
         return made

@@ -166,6 +166,8 @@ class _Parts:
 class FilesTarget(Target):
     """A directory of tables, or one file. Nothing is open between two questions."""
 
+    by_spark = False
+
     def __init__(self, config: FilesConfig, run: RunContext) -> None:
         if config.read_only:
             raise TargetError(f"connection {config.name!r} is read-only", remedy="remove read_only from it")
@@ -235,8 +237,11 @@ class FilesTarget(Target):
             raise Unsupported("files are loaded one table at a time", why="each table has manifests of its own")
         place = self._place(plan.tables[0].table)
         dialect = self._dialect(place)
-        if dialect.format == "orc":
-            raise Unsupported("ORC is written by Spark alone", remedy="see docs/how-to/files.md")
+        if (dialect.format == "orc") != self.by_spark:
+            raise Unsupported(
+                "ORC is written by Spark, which a whole connection goes by",
+                remedy='set format = "orc" of the connection, and of no single table',
+            )
         try:
             place.root.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
@@ -315,6 +320,23 @@ class FilesLoad(Load):
         self._lock = lock
         self._staging = staging
         [self._load] = plan.tables
+
+    @property
+    def folder(self) -> Path:
+        """Of this run's staging."""
+        return self._staging.folder
+
+    @property
+    def run_id(self) -> str:
+        return self._plan.run.run_id
+
+    @property
+    def single(self) -> bool:
+        return self._place.kind == "file"
+
+    @property
+    def partitioned(self) -> bool:
+        return bool(self._load.partition_by)
 
     def sink(self, table: int) -> Sink:
         return FilesSink(
