@@ -12,7 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.backends.files.manifest import Chain, Manifest
+from penstock.backends.files.manifest import Chain, Manifest, staging_base
 from penstock.backends.files.place import OWN_NAME, locate
 from penstock.errors import Busy, DataError, PlanRefused, PlanStale, StateError, TargetError, Unsupported
 from penstock.observe.failpoints import ENV, FailpointError
@@ -183,6 +183,7 @@ def test_a_manifest_is_written_only_if_its_number_is_free(parquet: Flow) -> None
     parquet.run()
     found = chain(parquet)
     assert found.last is not None
+    (staging_base(found.place) / found.last.run).mkdir(parents=True)
     with pytest.raises(PlanStale):
         found.write(found.last)
 
@@ -226,7 +227,7 @@ def test_the_watermark_is_checked_under_the_lock(parquet: Flow) -> None:
     options = {"incremental": "id", "lag": "0"}
     pipeline = parquet.pipeline(**options)
     project = parquet.project(pipeline)
-    late = prepare(project, pipeline, pipeline.table, runs._context(project, pipeline), RunOptions())
+    late = prepare(project, pipeline, pipeline.table, runs.context_of(project, pipeline), RunOptions())
     parquet.run(**options)
     load = late.target.begin(late.planned.load)
     try:
@@ -242,7 +243,7 @@ def test_the_watermark_is_checked_under_the_lock(parquet: Flow) -> None:
 def test_a_second_run_at_once_says_so(parquet: Flow) -> None:
     pipeline = parquet.pipeline()
     project = parquet.project(pipeline)
-    first = prepare(project, pipeline, pipeline.table, runs._context(project, pipeline), RunOptions())
+    first = prepare(project, pipeline, pipeline.table, runs.context_of(project, pipeline), RunOptions())
     load = first.target.begin(first.planned.load)
     try:
         with pytest.raises(Busy, match="another run is writing to"):
@@ -257,7 +258,7 @@ def test_a_second_run_at_once_says_so(parquet: Flow) -> None:
 def test_two_attempts_at_a_part_count_once(flow: Flow) -> None:
     pipeline = flow.pipeline()
     project = flow.project(pipeline)
-    ready = prepare(project, pipeline, pipeline.table, runs._context(project, pipeline), RunOptions())
+    ready = prepare(project, pipeline, pipeline.table, runs.context_of(project, pipeline), RunOptions())
     load = ready.target.begin(ready.planned.load)
     try:
         one, two = (load.sink(0).write(0, ready.split.partitions[0].read()) for _ in range(2))

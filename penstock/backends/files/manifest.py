@@ -14,7 +14,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import uuid
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
@@ -222,7 +221,8 @@ class Chain:
         """Commit: the manifest appears whole under its number, or not at all if that is taken."""
         meta = self.place.meta
         path = meta / f"{manifest.number:08d}.json"
-        temporary = meta / f".{uuid.uuid4().hex}.tmp"
+        # In the run's own staging: if we died before the link, the next sweep takes it away.
+        temporary = staging_base(self.place) / manifest.run / "manifest"
         try:
             with temporary.open("w", encoding="utf-8") as file:
                 file.write(manifest.to_json())
