@@ -26,7 +26,7 @@ from penstock.run.prepare import Prepared
 from penstock.schema import TableName
 from tests.conformance.harness import Flow, Harness, MemoryHarness
 from tests.conformance.test_exactness import EVERY, agree, seed, texts
-from tests.conformance.values import DUCKDB, DUCKDB_ONLY, POSTGRES_SETUP
+from tests.conformance.values import DUCKDB, DUCKDB_ONLY, POSTGRES_ONLY, POSTGRES_SETUP
 from tests.faults.bare import stage_here
 
 ITEMS = pa.table({"id": pa.array([1, 2, 3], pa.int64()), "name": ["a", "b", None]})
@@ -409,6 +409,31 @@ def test_every_type_of_postgres_comes_home(
     direct.run(path="fused")
     assert home.query(types) == direct.target.query(types)
     assert here.leftovers() == []
+
+
+@pytest.mark.postgres
+@pytest.mark.parametrize("type_", sorted(POSTGRES_ONLY))
+def test_values_that_arrow_cannot_hold_stop_with_the_key(
+    here: MemoryHarness, harness: Callable[[str], Harness], tmp_path: Path, type_: str
+) -> None:
+    flow = Flow(harness("postgres"), here, tmp_path)
+    for number, value in enumerate(POSTGRES_ONLY[type_]):
+        name = f"t{number}"
+        flow.source.execute(
+            f"create table {name} (id int primary key, v {type_})", f"insert into {name} values (7, {value})"
+        )
+        options = {"table": f"public.{name}", "keys": ["id"], "target": f"to.{name}"}
+        if type_ == "interval":  # its text holds it
+            flow.run(**options)
+            continue
+        with pytest.raises(DataError, match=r"column 'v' holds .* that .* cannot carry") as caught:
+            flow.run(**options)
+        assert caught.value.keys == ("id=7",)
+        assert name not in here.store
+        flow.run(**options, columns={"v": "text"})
+        assert here.store[name].column("v").to_pylist() == [
+            row[0] for row in flow.source.query(f"select v::text from {name}")
+        ]
 
 
 def test_every_type_of_duckdb_comes_home(

@@ -9,6 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 
+from penstock.backends import arrowtypes
 from penstock.backends.base import Native, Verdict
 from penstock.backends.duckdb import types as duckdb_types
 from penstock.backends.postgres import native as postgres_native
@@ -29,6 +30,8 @@ RELATED = {
     ("duckdb", "postgres", "planning"): {"TIMESTAMPTZ_NS", "UNION", "VARIANT", "GEOMETRY"},
     ("duckdb", "postgres", "run"): {"VARCHAR", "DATE", "TIMESTAMP", "TIMESTAMPTZ"},
     ("duckdb", "duckdb", "planning"): {"UNION", "VARIANT", "GEOMETRY"},
+    ("postgres", "memory", "run"): {"timestamptz"},
+    ("duckdb", "memory", "planning"): {"UNION", "VARIANT", "GEOMETRY"},
     ("postgres", "sqlite", "run"): {"timestamptz", "real", "double precision"},
     ("duckdb", "sqlite", "run"): {"FLOAT", "DOUBLE"},
     ("duckdb", "sqlite", "planning"): {"UNION", "VARIANT", "GEOMETRY"},
@@ -85,6 +88,7 @@ def test_the_table_holds_exactly_what_the_suites_refuse() -> None:
     expected = {
         ("postgres", "duckdb", "run"): {family(name) for name in POSTGRES_ONLY},
         # An interval is text in SQLite, which takes every one.
+        ("postgres", "memory", "run"): {family(name) for name in POSTGRES_ONLY if name != "interval"},
         ("postgres", "sqlite", "run"): {family(name) for name in POSTGRES_ONLY if name != "interval"},
         ("postgres", "postgres", "run"): {name for name in POSTGRES if name.startswith("reg") or name == "aclitem"},
         ("duckdb", "postgres", "planning"): {family(name) for name in DUCKDB_ONLY if name not in LISTS},
@@ -127,6 +131,12 @@ def test_planning_refuses_from_duckdb_to_sqlite_what_the_table_says(spelling: st
     assert (planned.verdict is Verdict.REFUSED) == (family(spelling) in table()["duckdb", "sqlite", "planning"])
 
 
+@pytest.mark.parametrize("spelling", [*DUCKDB, *DUCKDB_ONLY, *OPAQUE])
+def test_planning_refuses_from_duckdb_to_memory_what_the_table_says(spelling: str) -> None:
+    planned = arrowtypes.native(duckdb_types.canonical("x", spelling), None, None)
+    assert (planned.verdict is Verdict.REFUSED) == (family(spelling) in table()["duckdb", "memory", "planning"])
+
+
 @pytest.mark.parametrize(
     ("name", "spelling", "typmod"),
     [
@@ -143,6 +153,7 @@ def test_planning_refuses_nothing_from_postgres(name: str, spelling: str, typmod
     column = postgres_types.canonical("x", PgType(name, "pg_catalog", spelling, typmod))
     assert into_duckdb(column).verdict is not Verdict.REFUSED
     assert sqlite_types.native(column, None, None).verdict is not Verdict.REFUSED
+    assert arrowtypes.native(column, None, None).verdict is not Verdict.REFUSED
 
 
 def test_whatever_is_refused_at_planning_loads_as_text() -> None:
@@ -150,6 +161,7 @@ def test_whatever_is_refused_at_planning_loads_as_text() -> None:
     assert into_postgres(text).verdict is Verdict.EXACT
     assert into_duckdb(text).verdict is Verdict.EXACT
     assert sqlite_types.native(text, None, None).verdict is Verdict.EXACT
+    assert arrowtypes.native(text, None, None).verdict is Verdict.EXACT
     for row in rows():
         if row.when == "planning":
             assert '"text"' in row.instead
