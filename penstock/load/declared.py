@@ -111,6 +111,8 @@ def follow(
             after, refusal = _evolved(table, one, there, name, target, ddl, notes)
             refusals += refusal
             columns[columns.index(there)] = after
+    if target.dialect is None and table.keys:
+        notes.append(f"the key of {table.title} is held to be not NULL; that it is unique is not checked here")
     if existing is not None:
         refusals += _keys(table, existing)
         existing = replace(existing, columns=tuple(columns))

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,7 +22,7 @@ from penstock.run.pipeline import plan, run
 from penstock.run.records import PipelinePlan
 from penstock.schema import TableName
 from penstock.state import RunRecord
-from tests.conformance.harness import Flow
+from tests.conformance.harness import Flow, Harness
 
 pytestmark = pytest.mark.postgres
 
@@ -292,3 +296,73 @@ def test_a_table_is_made_and_evolved_by_itself(items: Flow, declare: Declare) ->
 
 
 GROWN: dict[str, Any] = {"id": ps.BigInt | None, "note": ps.Text | None, "price": ps.Decimal[10, 2] | None}
+
+
+State = ps.Enum["a", "c"]
+
+
+@pytest.mark.parametrize("backend", ["postgres", "duckdb", "sqlite"])
+def test_inside_one_database_the_class_holds_too(
+    backend: str, harness: Callable[[str], Harness], tmp_path: Path
+) -> None:
+    """The native path: no row leaves the database, and each is cast and checked all the same."""
+    home = harness(backend)
+    home.execute(
+        "create table items (id int not null, price decimal(10,2), state text)",
+        "insert into items values (1, 1.50, 'a'), (2, 2.25, 'c'), (3, null, 'c'), (4, 4.00, 'b')",
+    )
+    before = list(decorators.registered.tables)
+    try:
+
+        @ps.table(connection="home", name=f"{home.schema}.copies")
+        class Copies(ps.ManagedTable):
+            id: ps.Key[ps.BigInt]
+            price: ps.Double
+            state: State
+
+        made = testing.project(tmp_path, {"home": home.options()})
+
+        def sync(where: str) -> ps.RunResult:
+            query = ps.query("home", f"select id, price, state from items where {where}")
+            with testing.without_spark():
+                return ps.sync(query, Copies, mode="merge", project=made)
+
+        done = sync("id < 3")
+        assert (done.path, done.inserted) == ("native", 2)
+        found = testing.rows(made.connection("home"), f"{home.schema}.copies")
+        assert sorted(tuple(row.values()) for row in found) == [(1, 1.5, "a"), (2, 2.25, "c")]
+        for where, column, key in (("id = 3", "price", "id=3"), ("id = 4", "state", "id=4")):
+            with pytest.raises(DataError, match=f"column {column}") as caught:
+                sync(where)
+            assert caught.value.keys == (key,)
+    finally:
+        decorators.registered.tables[:] = before
+
+
+MODULE = """import penstock as ps
+
+@ps.table(connection="warehouse", name="main.customers")
+class Customers(ps.ManagedTable):
+    id: ps.Key[ps.BigInt]
+    name: ps.Text | None
+"""
+TOML = '[project]\nmodules = ["tables"]\n[connections.warehouse]\ntype = "duckdb"\npath = "w.duckdb"\n'
+
+
+def test_the_command_makes_tables_and_shows_what_it_runs(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text(TOML)
+    (tmp_path / "tables.py").write_text(MODULE)
+
+    def tables(*words: str) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-c", "from penstock.cli.main import main; main()", "tables", "create", *words]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=100)
+
+    shown = tables("--dry-run")
+    assert shown.returncode == 0, shown.stderr
+    assert 'create table "main"."customers"' in shown.stdout
+    assert not (tmp_path / "w.duckdb").exists()
+    assert tables("Customers").returncode == 0
+    [record] = json.loads(tables("-o", "json").stdout)
+    assert record == {"name": "Customers", "table": "warehouse.main.customers", "statements": []}
+    wrong = tables("Custmers")
+    assert (wrong.returncode, "did you mean 'Customers'?" in wrong.stderr) == (2, True)
