@@ -28,7 +28,6 @@ from penstock.backends.base import (
     Sink,
     Source,
     StagedColumn,
-    TableLoad,
     Target,
     TargetColumn,
     TargetTable,
@@ -39,9 +38,10 @@ from penstock.backends.files.manifest import Chain, DataFile, Group, Loader, Man
 from penstock.backends.files.place import Mark, Place, folder_name, found_files, locate
 from penstock.backends.files.read import FilesSource, Listing, Piece
 from penstock.backends.files.texts import text_of
+from penstock.backends.guard import heed
 from penstock.backends.locks import FileLock, cannot_write
 from penstock.backends.staging import StagingArea, StagingSink, sweep, sync
-from penstock.errors import DataError, PenstockError, PlanStale, StagingLost, TargetError, Unsupported
+from penstock.errors import PenstockError, PlanStale, StagingLost, TargetError, Unsupported
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Ddl, TableName
 from penstock.schema.words import spell
@@ -428,7 +428,8 @@ class FilesLoad(Load):
         if load.replaces:
             listing = Listing.of(self._config, self._place, run) if chain.last or found_files(self._place) else None
             live = _count(listing, run) if listing else 0
-            _heed(load, rows, live)
+            if load.guard is not None:
+                heed(load.guard, load.table, live, rows)
             if listing is not None and self._place.kind != "file":  # a single file is replaced in one step
                 removes = tuple(_named(entry.path, self._place, entry.mark) for entry in listing.entries)
         known = chain.last
@@ -542,23 +543,6 @@ def _count(listing: Listing, run: RunContext) -> int:
         else:
             total += sum(batch.num_rows for batch in Piece(entry).read([entry.columns[0].as_text()], (), run))
     return total
-
-
-def _heed(load: TableLoad, rows: int, live: int) -> None:
-    """The guard of a load that replaces rows."""
-    guard = load.guard
-    if guard is None:
-        return
-    gone = live - rows
-    empty = rows == 0 and live > 0 and not guard.allow_empty
-    if empty or (rows > 0 and gone > guard.max_delete_ratio * live):
-        raise DataError(
-            f"the source has {rows} rows, and {gone} of the target's {live} rows would go",
-            why=f"more than max_delete_ratio = {guard.max_delete_ratio:g}, or the source is empty",
-            kept="nothing was committed",
-            remedy="if that is right, run with allow_empty = true or a higher max_delete_ratio",
-            place=str(load.table),
-        )
 
 
 def _lost(why: str) -> StagingLost:
