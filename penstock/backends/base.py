@@ -243,8 +243,11 @@ class TargetTable:
 
     def column(self, name: str, *, folding: bool = False) -> TargetColumn | None:
         """With `folding`, also one whose name differs only in case."""
-        same = [c for c in self.columns if c.name == name or (folding and folded(c.name) == folded(name))]
-        return same[0] if same else None
+        exact = next((c for c in self.columns if c.name == name), None)
+        if exact is not None or not folding:
+            return exact
+        wanted = folded(name)
+        return next((c for c in self.columns if folded(c.name) == wanted), None)
 
 
 class Sink(ABC):

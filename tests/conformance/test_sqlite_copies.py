@@ -13,6 +13,8 @@ from penstock.backends.base import Source, Split
 from penstock.backends.exchange import FOLDER
 from penstock.backends.sqlite import read
 from penstock.errors import DataError, SourceMoved, StagingLost
+from penstock.run.pipeline import stage_with_spark
+from tests.conformance.harness import Flow
 from tests.conformance.sqlite_bench import Bench, sqlite
 
 __all__ = ["sqlite"]
@@ -168,3 +170,17 @@ def test_wide_rows_are_gathered_few_at_a_time(sqlite: Bench, monkeypatch: pytest
     monkeypatch.setattr(read.Session, "stream", stream)
     assert len(sqlite.rows()) == 301
     assert asked == [8]
+
+
+@pytest.mark.spark
+def test_1_sqlite_spark_s_tasks_read_the_copy(sqlite: Bench) -> None:
+    sqlite.sql(
+        "create table items (id integer primary key, v text)", f"insert into items {NUMBERS} select n, 'x' from g"
+    )
+    flow = Flow(sqlite.source, sqlite.target, sqlite.folder, stage_with_spark)
+    record = flow.run(parallel=3, mode="merge")
+    assert (record.partitions, record.rows) == (3, 3000)
+    assert sqlite.target.query("select count(*), sum(id) from items") == [(3000, 4501500)]
+    assert copies(sqlite) == []
+    flow.run(mode="truncate", target="to.main.doubled", transform="select id, v || v as v from source where id <= 2")
+    assert sqlite.target.query("select id, v from doubled order by id") == [(1, "xx"), (2, "xx")]

@@ -453,3 +453,17 @@ def test_a_limit_and_columns_in_another_order_are_kept(sqlite: Bench) -> None:
     assert batch.schema.names == ["b", "a"]
     assert batch.to_pylist() == [{"b": "x", "a": "1"}]
     assert batch.schema.field("a").type == pa.string()
+
+
+def test_more_than_a_thousand_columns(sqlite: Bench) -> None:
+    """A chain of a thousand tests is an expression that SQLite refuses, and so is a result of 2,000 columns."""
+    names = [f"c{n}" for n in range(1_100)]
+    sqlite.sql(
+        f"create table items (id integer primary key, {', '.join(names)})",
+        f"insert into items select 1, {', '.join(str(n) for n in range(1_100))}",
+    )
+    flow = sqlite.flow()
+    flow.run(mode="merge")
+    sqlite.sql("update items set c1099 = 7")
+    assert flow.run(mode="merge").updated == 1
+    assert sqlite.target.query("select c0, c900, c1099 from items") == [(0, 900, 7)]

@@ -7,7 +7,7 @@ from datetime import timedelta
 
 from penstock.backends.base import Dialect, TimeKind
 from penstock.backends.sqlite.moments import UTC
-from penstock.backends.sqlite.types import NUMERIC, declared_class, held_class, literal, quote
+from penstock.backends.sqlite.types import NUMERIC, declared_class, held_class, joined, literal, quote
 from penstock.schema import AddColumn, AddKey, ColumnDef, CreateEnum, CreateSchema, CreateTable, Ddl, WidenColumn
 from penstock.schema.words import parse
 
@@ -33,7 +33,7 @@ class SQLiteDialect(Dialect):
 
     def differs(self, columns: Sequence[tuple[str, str]], left: str, right: str) -> str:
         tests = [_differs(f"{left}.{quote(name)}", f"{right}.{quote(name)}", type_sql) for name, type_sql in columns]
-        return "(" + " or ".join(tests) + ")" if tests else "false"
+        return f"({joined(tests, 'or')})" if tests else "false"
 
     def key_text(self, columns: Sequence[str]) -> str:
         return " || ', ' || ".join(_key_part(name) for name in columns)

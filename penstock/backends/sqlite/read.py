@@ -43,6 +43,7 @@ PIECE_BYTES = 16 * 1024 * 1024
 SENTINEL = {"INTEGER": "0", "REAL": "0.5", "TEXT": "''", "BLOB": "x''"}
 
 SAMPLE_ROWS = 1_000
+SCANNED_COLUMNS = 300  # at once, with five figures for each: a result has 2,000 columns at most
 ROW_BYTES = 8  # of a row beside its cells
 ONE_MOMENT = "a read transaction of SQLite is one connection's own"
 CELLS = ("integer", "real", "text", "blob")  # as `typeof` names them, NULL aside
@@ -122,7 +123,7 @@ class SQLitePartition(Partition):
         if not tests and not wide:
             return fixed
         [(wrong, width)] = session.query(
-            f"select max({' or '.join(tests) or 'false'}), max({' + '.join(wide) or '0'})"
+            f"select max({types.joined(tests, 'or') or 'false'}), max({types.joined(wide, '+') or '0'})"
             f" from {self.relation} as source{self.where}"
         )
         if wrong:
@@ -145,7 +146,7 @@ class SQLitePartition(Partition):
         link = "\nwhere" if not self.where else f"{self.where}\n  and"
         rows = session.query(
             f"select case {label} end, {self._key_text()} from {self.relation} as source"
-            f"{link} ({' or '.join(tests.values())})\nlimit {KEYS_SHOWN}"
+            f"{link} ({types.joined(list(tests.values()), 'or')})\nlimit {KEYS_SHOWN}"
         )
         if rows:
             stored = next(stored for _, stored in self.columns if stored.name == rows[0][0])
@@ -343,6 +344,8 @@ class SQLiteSource(Source):
 
     def _by_content(self, columns: Sequence[tuple[str, str, bool]]) -> list[StoredColumn]:
         """Columns whose declaration says nothing: one scan over what they hold."""
+        if len(columns) > SCANNED_COLUMNS:
+            return self._by_content(columns[:SCANNED_COLUMNS]) + self._by_content(columns[SCANNED_COLUMNS:])
         if not columns:
             return []
         counts = ", ".join(
@@ -450,7 +453,7 @@ class SQLiteSource(Source):
 
     def _octets(self) -> str:
         """The length of a row, for which SQLite does not read what is in it."""
-        return " + ".join(f"coalesce(octet_length({quote(name)}), 0)" for name in self._columns)
+        return types.joined([f"coalesce(octet_length({quote(name)}), 0)" for name in self._columns], "+")
 
     def hand_out(self) -> None:
         self._exchange.write()

@@ -16,6 +16,7 @@ none of which is a guess:
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -166,6 +167,14 @@ def _as_text(column: Column) -> str:
 
 
 # ---------------------------------------------------------------- spellings
+
+
+def joined(terms: Sequence[str], word: str) -> str:
+    """`a or b or c` by halves: SQLite refuses an expression that is a thousand deep, as a plain chain would be."""
+    if len(terms) <= 2:
+        return f" {word} ".join(terms)
+    middle = len(terms) // 2
+    return f"({joined(terms[:middle], word)}) {word} ({joined(terms[middle:], word)})"
 
 
 def quote(name: str) -> str:

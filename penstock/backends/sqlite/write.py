@@ -416,7 +416,8 @@ def _check_classes(session: Session, load: TableLoad, keys: Sequence[str]) -> No
     label = " ".join(f"when {test} then {types.literal(name)}" for name, test in wrong.items())
     shown = SQLiteDialect().key_text(keys) if keys else "''"
     rows = session.query(
-        f"select case {label} end, {shown} from temp.{RAW} where {' or '.join(wrong.values())} limit {KEYS_SHOWN}"
+        f"select case {label} end, {shown} from temp.{RAW}"
+        f" where {types.joined(list(wrong.values()), 'or')} limit {KEYS_SHOWN}"
     )
     if rows:
         raise DataError(
