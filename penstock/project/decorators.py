@@ -169,7 +169,9 @@ def name_of(source: Any) -> Any:
 
 
 def _input(given: Any) -> Any:
-    """An input whose connection may be a Python object, as a pipeline's source may."""
+    """An input whose connection may be a Python object, as a pipeline's source may; or a `ps.query`."""
+    if callable(getattr(given, "options", None)):
+        return given.options()
     if isinstance(given, Mapping) and "source" in given:
         return {**given, "source": name_of(given["source"])}
     return given

@@ -12,7 +12,7 @@ from penstock.cli.context import Output
 from penstock.cli.run import Outcome
 from penstock.cli.views import findings, outcomes, plans
 from penstock.observe import redact
-from penstock.run.records import ColumnPlan, Finding, PipelinePlan
+from penstock.run.records import ColumnPlan, Finding, InputPlan, PipelinePlan
 
 PLAN = PipelinePlan(
     pipeline="customers",
@@ -34,6 +34,7 @@ PLAN = PipelinePlan(
     changes=True,
     watermark_from=None,
     watermark_to="2024-02-01",
+    inputs=(InputPlan("regions", "crm", "main.regions", 1, "one partition", 2, True, "it has about 85 bytes"),),
 )
 OUTCOME = Outcome(
     pipeline="customers",
@@ -71,6 +72,7 @@ def test_plan_shows_every_decision_with_its_reason(capsys: pytest.CaptureFixture
         "customers  shop.customers → warehouse.main.customers",
         "path        fused  two databases, no transform",
         "partitions  4  ctid ranges",
+        "input       regions = crm.main.regions  broadcast: it has about 85 bytes",
         "window      [the beginning, 2024-02-01)",
         "id → customer_id",
         "[bold]x",

@@ -242,7 +242,8 @@ shop = ps.connect("shop", type="duckdb", path="shop.duckdb")
 
 @ps.pipeline(
     source=shop, target="shop.main.joined", mode="append",
-    inputs={"customers": "shop.main.customers", "regions": {"source": shop, "query": "select 1 as id"}},
+    inputs={"customers": "shop.main.customers", "regions": {"source": shop, "query": "select 1 as id"},
+        "rates": ps.query(shop, "select '${NOT_A_REFERENCE}' as id")},
 )
 def joined():
     return "select 1 as id"
@@ -263,5 +264,6 @@ def test_the_inputs_of_a_function_are_its_parameters(write: Write) -> None:
 
 def test_inputs_name_connections_as_sources_do(write: Write) -> None:
     pipeline = load(write(JOINED.replace("custmers", "customers"))).pipeline("joined")
-    assert pipeline.connections == ("shop", "shop", "shop", "shop")
+    assert pipeline.connections == ("shop",) * 5
+    assert pipeline.inputs["rates"].query == "select '${NOT_A_REFERENCE}' as id"
     assert pipeline.inputs["customers"].table == "main.customers"

@@ -43,6 +43,11 @@ MIN_PART_BYTES = 8 * 1024 * 1024
 KEYS_SHOWN = 3
 
 
+# What compression saves is not known before a file is read; it is seldom more than this.
+UNPACKED = 10
+VALUE_BYTES = 16  # at least, of each value: a column of equal ones is next to nothing in a file
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """A file of a table."""
@@ -288,6 +293,10 @@ class FilesSource(Source):
     def rows(self) -> int | None:
         counted = [entry.rows for entry in self.listing.entries]
         return sum(rows for rows in counted if rows is not None) if None not in counted else None
+
+    def size(self) -> int:
+        values = (self.rows() or 0) * len(self.listing.columns)
+        return max(UNPACKED * sum(entry.mark.size for entry in self.listing.entries), VALUE_BYTES * values)
 
     def notes(self) -> tuple[str, ...]:
         return (*self.listing.notes, *self._without_cursor)

@@ -58,7 +58,7 @@ def _facts(console: Console, plan: PipelinePlan) -> None:
     _fact(console, "partitions", str(plan.partitions), plan.partition_reason)
     for view in plan.inputs:
         how = "broadcast" if view.broadcast else "not broadcast"
-        said = f"{how}: {view.broadcast_reason}; {view.partitions} partitions: {view.partition_reason}"
+        said = f"{how}: {view.broadcast_reason}; partitions: {view.partitions}, {view.partition_reason}"
         _fact(console, "input", f"{view.name} = {view.connection}.{view.table}", said)
     if plan.watermark_to is not None:
         lower = plan.watermark_from if plan.watermark_from is not None else "the beginning"
