@@ -24,6 +24,7 @@ from penstock.run import pipeline as runs
 from penstock.run.pipeline import RunOptions, stage_with_spark
 from penstock.run.prepare import Prepared
 from penstock.schema import TableName
+from tests.conformance import test_pairs as pairs
 from tests.conformance.harness import Flow, Harness, MemoryHarness
 from tests.conformance.test_exactness import EVERY, agree, seed, texts
 from tests.conformance.values import DUCKDB, DUCKDB_ONLY, POSTGRES_ONLY, POSTGRES_SETUP
@@ -324,6 +325,8 @@ def test_a_table_that_was_replaced_since_the_plan_is_planned_again(flow: Flow, m
 def test_no_table_and_no_query(flow: Flow) -> None:
     with pytest.raises(SourceError, match=r"there is no table main\.none in the memory store .*it has main\.items"):
         flow.run(table="main.none")
+    with pytest.raises(SourceError, match="the source has no column 'none'"):
+        flow.run(partition_on="none")
     with pytest.raises(Unsupported, match="memory runs no query"):
         flow.run(query="select 1")
 
@@ -469,6 +472,11 @@ def test_spark_moves_the_data_from_and_into_memory(
     assert (record.path, record.rows) == ("spark", rows // 1000)
     assert store(there)["some"].schema.field("d").type == pa.decimal128(38, 9)
     assert sorted(store(there)["some"].column("id").to_pylist()) == list(range(7, rows, 1000))
+    every = pairs.table()
+    here.store["every"] = every
+    assert flow.run(table="every", target="to.every", path="spark").path == "spark"
+    found = store(there)["every"]
+    assert (pairs.words(found), pairs.texts(found)) == (pairs.words(every), pairs.texts(every))
     assert there.leftovers() == []
 
 

@@ -209,8 +209,10 @@ def test_what_came_as_text_is_what_it_is() -> None:
     assert (made.type, made.to_pylist()) == (pa.uuid(), ids)
     made = into(pa.array(['{"a": 1.0}', None]), "json", Logical(JSON), verdict=Verdict.EXACT)
     assert (made.type, made.storage.to_pylist()) == (pa.json_(), ['{"a": 1.0}', None])
-    made = into(pa.array(["24:00:00", "00:00:00.000001"]), "time", Logical(TIME), verdict=Verdict.EXACT)
-    assert made.cast(pa.int64()).to_pylist() == [86_400_000_000, 1]
+    made = into(
+        pa.array(["24:00:00", "00:00:00.000001", "00:00:01.000000"]), "time", Logical(TIME), verdict=Verdict.EXACT
+    )
+    assert made.cast(pa.int64()).to_pylist() == [86_400_000_000, 1, 1_000_000]
 
 
 def test_nan_becomes_null_where_it_is_asked_for() -> None:

@@ -33,7 +33,7 @@ class MemoryBackend(Backend):
         return MemoryTarget(_store(config), run)
 
     def test(self, config: ConnectionConfig) -> str:
-        return f"Arrow tables in this process, pyarrow {pa.__version__}: {len(_store(config))}"
+        return f"{len(_store(config))} Arrow tables in this process, pyarrow {pa.__version__}"
 
     def tables(self, config: ConnectionConfig) -> list[TableInfo]:
         store = _store(config)

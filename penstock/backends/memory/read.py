@@ -66,6 +66,8 @@ class MemorySource(Source):
     def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:
         for column in columns:
             _check_form(column, self._column(column.name).type)
+        if self._request.partition_on is not None:
+            self._column(self._request.partition_on)  # not needed, but no name of nothing is passed over
         if window is not None:
             self._check_nulls(window)
         rows = self._table.data.num_rows
