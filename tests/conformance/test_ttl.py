@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from penstock.errors import DataError, PlanRefused, TargetError
-from tests.conformance.harness import Flow
+from tests.conformance.harness import Flow, Harness
 
 pytestmark = pytest.mark.postgres
 
 TTL = {"column": "made", "keep": "30d"}
+
+
+@pytest.fixture
+def one(harness: Callable[[str], Harness], tmp_path: Path) -> Flow:
+    """Into one backend, where what is tested is the same in all."""
+    return Flow(harness("postgres"), harness("duckdb"), tmp_path)
 
 
 def arrive(flow: Flow, *ages: int | None, type_: str = "timestamptz", first: int = 1) -> None:
@@ -89,32 +97,32 @@ def test_ttl_of_a_column_without_a_zone_must_be_told_one(flow: Flow, type_: str)
     assert ids(flow) == ([1, 2, 3, 6] if type_ == "date" else [1, 2, 6])  # a date is old when its day is over
 
 
-def test_ttl_of_no_time_is_refused(flow: Flow) -> None:
-    arrive(flow, 1)
+def test_ttl_of_no_time_is_refused(one: Flow) -> None:
+    arrive(one, 1)
     with pytest.raises(PlanRefused, match="ttl needs a timestamp or a date, and name is"):
-        flow.run(ttl=TTL | {"column": "name"})
+        one.run(ttl=TTL | {"column": "name"})
     with pytest.raises(PlanRefused, match="ttl names gone, which is no column that is loaded"):
-        flow.run(ttl=TTL | {"column": "gone"})
+        one.run(ttl=TTL | {"column": "gone"})
 
 
-def test_ttl_keeps_to_the_delete_scope_and_to_its_own_pipeline(flow: Flow) -> None:
-    arrive(flow, 1, 1, 1)
-    flow.run(mode="merge")
-    grow_old(flow, 1, 2)
-    arrive(flow, 1, first=4)
+def test_ttl_keeps_to_the_delete_scope_and_to_its_own_pipeline(one: Flow) -> None:
+    arrive(one, 1, 1, 1)
+    one.run(mode="merge")
+    grow_old(one, 1, 2)
+    arrive(one, 1, first=4)
     with pytest.raises(PlanRefused, match="is loaded by pipeline"):
-        flow.run(name="another", ttl=TTL)
-    assert flow.run(name="another", ttl=TTL, delete_scope="t.id > 1").deleted == 1
-    assert ids(flow) == [1, 3, 4]
+        one.run(name="another", ttl=TTL)
+    assert one.run(name="another", ttl=TTL, delete_scope="t.id > 1").deleted == 1
+    assert ids(one) == [1, 3, 4]
 
 
-def test_ttl_is_in_the_plan_and_in_the_loads_transaction(flow: Flow) -> None:
-    arrive(flow, 1, 2)
-    flow.run()
-    grow_old(flow, 1)
-    planned = flow.plan(ttl=TTL)
+def test_ttl_is_in_the_plan_and_in_the_loads_transaction(one: Flow) -> None:
+    arrive(one, 1, 2)
+    one.run()
+    grow_old(one, 1)
+    planned = one.plan(ttl=TTL)
     assert any("create temporary table _penstock_expiry" in sql for sql in planned.sql)
     assert any(sql.startswith("delete from") for sql in planned.sql)
     with pytest.raises(TargetError):
-        flow.run(ttl=TTL, transforms_post=["insert into no_such_table values (1)"])
-    assert ids(flow) == [1, 2]
+        one.run(ttl=TTL, transforms_post=["insert into no_such_table values (1)"])
+    assert ids(one) == [1, 2]
