@@ -134,7 +134,8 @@ def session_apart(spark: SparkSession) -> SparkSession:
     if context(spark) is not None:
         apart: SparkSession = spark.newSession()
         return apart
-    made: SparkSession = spark.__class__.Builder().remote(spark.client._builder.url).create()
+    # Through the channel's builder, not its URL: a user's own session may have been made without one.
+    made: SparkSession = spark.__class__.Builder().channelBuilder(spark.client._builder).create()
     return made
 
 

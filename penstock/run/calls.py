@@ -128,11 +128,8 @@ def write(
     given = adhoc_options("write", rows, target, mode, name, options, sys._getframe(1))
     made = build_one(found, given, handed=True)
     with handed(data, runner.staging_folder(found)) as backend:
-        if isinstance(backend, HandedFrame) and (made.transform or made.inputs or made.path in ("native", "fused")):
-            raise ConfigError(
-                f"{'transform' if made.transform else 'path'} has no meaning for a Spark frame",
-                remedy="transform the frame itself, and leave it out",
-            )
+        if isinstance(backend, HandedFrame):
+            _check_frame(made)
         return _carry_out(found, made.model_copy(update={"handed": backend}), RunOptions(), progress)
 
 
@@ -232,7 +229,24 @@ def adhoc_options(
     where = getattr(target, "__penstock_table__", target)
     given: dict[str, Any] = {**source, **options, "name": name or f"{kind}:{where}", "place": place_of(caller(frame))}
     given |= {key: value for key, value in (("target", target), ("mode", mode)) if value is not None}
+    if callable(given.get("transform")):  # a function of a frame, as `@customers.transform` takes it
+        given["transform_function"] = given.pop("transform")
     return given
+
+
+def _check_frame(pipeline: Pipeline) -> None:
+    meant = {
+        "transform": pipeline.transform is not None or pipeline.transform_function is not None,
+        "inputs": bool(pipeline.inputs),
+        "path": pipeline.path in ("native", "fused"),
+    }
+    for key, given in meant.items():
+        if given:
+            raise ConfigError(
+                f"{key} has no meaning for a Spark frame",
+                remedy=f"do it with the frame itself, and leave {key} out",
+                place=pipeline.place,
+            )
 
 
 def _carry_out(project: Project, pipeline: Pipeline, options: RunOptions, progress: Report | None) -> RunResult:

@@ -58,6 +58,7 @@ class Handed(Backend):
 
     capabilities: Capabilities = replace(CAPABILITIES, name=NAME, title="Rows of the caller", writes=False)  # type: ignore[misc]  # one of its own
     config = HandedConfig
+    staged = True  # tasks of a session of ours read it
 
     def target(self, config: ConnectionConfig, run: RunContext) -> Target:
         raise Unsupported(f"rows of the caller are no target of run {run.run_id} ({config.name})")
@@ -99,6 +100,8 @@ class _TableSource(MemorySource):
 
 class HandedFrame(Handed):
     """A Spark frame of a session that is the user's."""
+
+    staged = False
 
     def __init__(self, frame: DataFrame) -> None:
         self._frame = frame

@@ -20,8 +20,10 @@ def prewarm(project: Project, pipelines: Iterable[Pipeline]) -> None:
 
 
 def _needs_spark(project: Project, pipeline: Pipeline) -> bool:
-    if pipeline.transform is not None or pipeline.transform_function is not None or pipeline.handed is not None:
+    if pipeline.transform is not None or pipeline.transform_function is not None:
         return True
+    if pipeline.handed is not None:
+        return bool(pipeline.handed.staged)  # a frame goes on in its own session, and no other is started
     try:
         types = {project.connections.type_of(name) for name in (pipeline.source, pipeline.target_connection)}
     except PenstockError:

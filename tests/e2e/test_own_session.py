@@ -35,6 +35,8 @@ class Items(ps.ManagedTable):
 
 done = ps.sync(ps.query("shop", "select id, name from items"), Items, mode="merge")
 print(done.path, done.inserted)
+upper = lambda frame: frame.selectExpr("id", "upper(name) as name").where("id < 5")
+print(ps.sync(ps.query("shop", "select id, name from items"), Items, mode="merge", transform=upper).updated)
 frame = spark.sql(
     "select cast(id as int) as id, concat('m', id) as name from range(990, 1010)"
     " union all select 2000, cast(null as string) where 1 = 0"
@@ -45,6 +47,10 @@ try:
     ps.write(frame.selectExpr("id + 3000000000 as id", "name"), Items, mode="merge")
 except ps.DataError as error:
     print(error.what, len(error.keys))
+try:
+    ps.write(frame, Items, mode="merge", transform="select 1")
+except ps.ConfigError as error:
+    print(error.what)
 ps.use_spark(None)
 ps.use_spark(spark)
 print(spark.range(7).count())
@@ -76,8 +82,10 @@ def test_a_session_of_the_users_is_used_and_never_stopped(tmp_path: Path, kind: 
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines() == [
         "fused 1000",
+        "5",
         "spark 20 10 10",
         "column id has a value that its target type cannot hold 3",
+        "transform has no meaning for a Spark frame",
         "7",
         "the Spark session that ps.use_spark was given is stopped",
         "ps.use_spark takes a Spark session, not str",

@@ -150,6 +150,16 @@ def _bare(function: Callable[..., object]) -> str:
     return str(found.replace(parameters=plain, return_annotation=inspect.Signature.empty))
 
 
+def test_the_surface_for_tests_is_pinned() -> None:
+    from penstock import testing
+
+    assert testing.__all__ == ["EmbeddedPostgres", "assert_rows", "project", "rows", "run", "without_spark"]
+    assert all(getattr(testing, name) is not None for name in testing.__all__)
+    assert _bare(testing.assert_rows) == "(connection, table, expected, *, ordered=False)"
+    assert _bare(testing.project) == "(folder, connections, pipelines=(), *, of=None)"
+    assert _bare(testing.run) == "(project, pipeline, *, full_refresh=False)"
+
+
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
         _ = penstock.nonsense  # type: ignore[attr-defined]  # that is the point
