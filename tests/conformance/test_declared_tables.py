@@ -16,7 +16,7 @@ import penstock as ps
 from penstock import testing
 from penstock.backends import registry
 from penstock.backends.base import RunContext, TargetTable
-from penstock.errors import DataError, PlanRefused
+from penstock.errors import DataError, PlanRefused, Unsupported
 from penstock.project import Project, decorators
 from penstock.run.pipeline import plan, run
 from penstock.run.records import PipelinePlan
@@ -366,3 +366,18 @@ def test_the_command_makes_tables_and_shows_what_it_runs(tmp_path: Path) -> None
     assert record == {"name": "Customers", "table": "warehouse.main.customers", "statements": []}
     wrong = tables("Custmers")
     assert (wrong.returncode, "did you mean 'Customers'?" in wrong.stderr) == (2, True)
+
+
+def test_declared_a_key_that_partitions_cannot_keep_is_refused(flow: Flow, declare: Declare) -> None:
+    flow.source.execute("create table items (id bigint, made date)", "insert into items values (1, '2026-01-01')")
+    loose = declare(id=ps.Key[ps.BigInt], made=ps.Date)
+    if not flow.target.capabilities.partition_by:
+        with pytest.raises(Unsupported, match="has no partitions"):
+            load(flow, loose, partition_by=["year(made)"])
+        return
+    with pytest.raises(PlanRefused, match="Items has a key without made, which a partitioned table cannot have"):
+        load(flow, loose, partition_by=["year(made)"])
+    assert not flow.target.has_table("items")
+    cls = declare(id=ps.Key[ps.BigInt], made=ps.Key[ps.Date])
+    assert [load(flow, cls, partition_by=["year(made)"]).inserted for _ in range(2)] == [1, 0]
+    assert set(inspected(flow).primary_key) == {"id", "made"}
