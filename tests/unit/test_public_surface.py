@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import json
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -126,6 +127,11 @@ def test_the_surface_is_pinned() -> None:
 @pytest.mark.parametrize("name", SURFACE)
 def test_every_name_resolves(name: str) -> None:
     assert getattr(penstock, name) is not None
+
+
+def test_every_name_is_in_the_reference() -> None:
+    page = (Path(__file__).parents[2] / "docs" / "reference" / "python.md").read_text()
+    assert [name for name in SURFACE if not re.search(rf"ps\.{name}\b", page)] == []
 
 
 @pytest.mark.parametrize("name", SIGNATURES)
