@@ -92,4 +92,4 @@ class FrameFolder(ArrowFolder):
         return FrameSource(config.path, request)
 
     def target(self, config: Any, run: RunContext) -> Target:
-        return FrameTarget(config.path)
+        return FrameTarget(config.path, run)
