@@ -163,13 +163,14 @@ def has_quoted_lines(path: Path, dialect: Dialect) -> bool:
     with pa.OSFile(str(path), "rb") as file:
         while data := file.read(CHUNK):
             raw = np.frombuffer(data, np.uint8)
-            quotes = raw == quote
-            if not inside and not quotes.any():
+            quotes = np.flatnonzero(raw == quote)
+            if not inside and not len(quotes):
                 continue
-            odd = (np.cumsum(quotes, dtype=np.int32) + inside) % 2 == 1
-            if (odd & ((raw == 10) | (raw == 13))).any():
+            ends = np.flatnonzero((raw == 10) | (raw == 13))
+            # A line's end with an odd number of quotes before it lies inside of quotes.
+            if ((np.searchsorted(quotes, ends) + inside) % 2 == 1).any():
                 return True
-            inside = bool(odd[-1])
+            inside = bool((len(quotes) + inside) % 2)
     return inside
 
 
