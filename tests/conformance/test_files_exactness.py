@@ -12,7 +12,7 @@ from penstock.run.pipeline import stage_with_spark
 from tests.conformance.files_harness import FilesHarness
 from tests.conformance.harness import Flow, Harness
 from tests.conformance.test_exactness import EVERY, POSTGRES_SETUP, agree, seed, texts
-from tests.conformance.values import DOMAINS, POSTGRES_PRINTED
+from tests.conformance.values import DOMAINS, DUCKDB, DUCKDB_ONLY, POSTGRES, POSTGRES_PRINTED
 
 pytestmark = pytest.mark.postgres
 
@@ -63,3 +63,35 @@ def test_postgres_to_orc_and_back(harness: Callable[[str], Harness], tmp_path: P
     with pytest.raises(DataError, match="column day has a date that ORC does not keep"):
         out.run(table="public.d", target="to.main.d")
     assert not (tmp_path / "lake" / "main" / "d").exists()
+
+
+def test_duckdb_through_every_format_and_back(harness: Callable[[str], Harness], tmp_path: Path) -> None:
+    """Parquet, CSV, JSON Lines and Parquet again: every format as a source of every other."""
+    types = DUCKDB | {name: values for name, values in DUCKDB_ONLY.items() if name != "INTEGER[2]"}
+    source = harness("duckdb")
+    expected = seed(source, types)
+    at: Harness = source
+    for place, file_format in enumerate(("parquet", "csv", "jsonl", "csv", "parquet", "jsonl", "parquet")):
+        following = FilesHarness(tmp_path / f"lake{place}", file_format)
+        Flow(at, following, tmp_path).run()
+        at = following
+    home = harness("duckdb")
+    Flow(at, home, tmp_path).run()
+    agree(types, texts(home, types), expected)
+
+
+@pytest.mark.parametrize("backend", ["sqlite", "memory"])
+def test_other_ends_through_files_and_back(
+    files: FilesHarness, harness: Callable[[str], Harness], tmp_path: Path, backend: str
+) -> None:
+    source, there, home = harness("postgres"), harness(backend), harness("postgres")
+    # A double that SQLite does not keep, NaN and -0, stays at home.
+    types = {name: values for name, values in POSTGRES.items() if name not in ("real", "double precision")}
+    expected = seed(source, types)
+    home.execute(*POSTGRES_SETUP)
+    Flow(source, there, tmp_path).run()
+    Flow(there, files, tmp_path).run()
+    again = harness(backend)
+    Flow(files, again, tmp_path).run()
+    Flow(again, home, tmp_path).run()
+    agree(types, texts(home, types), expected)
