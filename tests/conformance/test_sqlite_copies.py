@@ -9,13 +9,15 @@ from typing import Any
 
 import pytest
 
-from penstock.backends.base import Source, Split
+from penstock.backends.base import ReadRequest, Source, Split
 from penstock.backends.exchange import FOLDER
 from penstock.backends.sqlite import read
+from penstock.backends.sqlite.connect import open_target
 from penstock.errors import DataError, SourceMoved, StagingLost
 from penstock.run.pipeline import stage_with_spark
+from penstock.schema import TableName
 from tests.conformance.harness import Flow
-from tests.conformance.sqlite_bench import Bench, sqlite
+from tests.conformance.sqlite_bench import BACKEND, Bench, sqlite
 
 __all__ = ["sqlite"]
 
@@ -170,6 +172,40 @@ def test_wide_rows_are_gathered_few_at_a_time(sqlite: Bench, monkeypatch: pytest
     monkeypatch.setattr(read.Session, "stream", stream)
     assert len(sqlite.rows()) == 301
     assert asked == [8]
+
+
+@pytest.mark.parametrize("memory", [False, True])
+def test_1_sqlite_several_tables_of_a_transform_are_read_at_one_moment(sqlite: Bench, memory: bool) -> None:
+    config = sqlite.config(path=f":memory:{sqlite.folder.name}") if memory else sqlite.config()
+    run = sqlite.run()
+
+    def write(*statements: str) -> None:
+        with closing(open_target(config)) as session:
+            for statement in statements:
+                session.execute(statement)
+
+    for table in ("cash", "bank"):
+        write(f"create table {table} (id integer primary key, n integer)", f"insert into {table} values (1, 100)")
+    with closing(BACKEND.source(config, ReadRequest(TableName(None, "cash")), run)) as cash:
+        query = ReadRequest(query="select id, n from bank")
+        with closing(BACKEND.beside(cash, config, query, run)) as bank:
+            parts = [split(source).partitions for source in (cash, bank)]
+            for source in (cash, bank):
+                source.hand_out()
+            sums = []
+            for [part] in parts:
+                sums += [n for batch in part.read() for n in batch.column("n").to_pylist()]
+                write("update cash set n = n - 10", "update bank set n = n + 10")
+    assert sums == [100, 100]
+    assert copies(sqlite) == []
+
+
+def test_1_sqlite_tables_that_changed_while_they_were_opened_are_opened_again(sqlite: Bench) -> None:
+    sqlite.sql("create table t (id integer primary key)", "create table u (id integer primary key)")
+    with closing(sqlite.open()) as first:
+        sqlite.sql("alter table u add column v text")
+        with pytest.raises(SourceMoved, match="was changed while its tables were opened"):
+            BACKEND.beside(first, sqlite.config(), ReadRequest(TableName(None, "u")), sqlite.run())
 
 
 @pytest.mark.spark

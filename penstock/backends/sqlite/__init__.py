@@ -28,6 +28,11 @@ class SQLiteBackend(Backend):
     def source(self, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
         return SQLiteSource(_own(config), request, run)
 
+    def beside(self, opened: Source, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:
+        if not isinstance(opened, SQLiteSource):
+            raise ConfigError(f"connection {config.name!r} is not the one that is open")
+        return SQLiteSource(_own(config), request, run, opened)
+
     def target(self, config: ConnectionConfig, run: RunContext) -> Target:
         return SQLiteTarget(_own(config), run)
 

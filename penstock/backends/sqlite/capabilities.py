@@ -20,6 +20,7 @@ CAPABILITIES = Capabilities(
     max_identifier_bytes=None,
     case_insensitive=True,
     same_database_sql=True,
+    shared_moment=True,  # of a copy
     event_time=True,
     ttl=True,
     time_zones=False,

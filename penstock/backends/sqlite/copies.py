@@ -1,4 +1,4 @@
-"""A copy of a whole file, for several tasks: nobody changes it, so all of them read one moment.
+"""A copy of a whole database, for several tasks or tables: nobody changes it, so all of them read one moment.
 
 Made by SQLite itself (VACUUM INTO, inside one read transaction, while others go on writing) when rows
 are about to move, never while planning. It lies in the project's staging and goes with the source.
@@ -9,6 +9,7 @@ from __future__ import annotations
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from urllib.parse import quote as percent
 
 from penstock.backends.base import RunContext
 from penstock.backends.exchange import FOLDER
@@ -18,6 +19,7 @@ from penstock.backends.sqlite.connect import open_source
 from penstock.backends.sqlite.marks import FileMark
 from penstock.backends.sqlite.types import literal
 from penstock.backends.staging import StagingArea, sweep
+from penstock.errors import SourceMoved
 
 # Of a smaller file, one task has read all before a copy is made and a second task has begun.
 LEAST_BYTES = 64 * 1024 * 1024
@@ -28,7 +30,7 @@ LEAST_SHARE = 0.25
 
 
 class Copy:
-    """The copy of one source in one run."""
+    """The copy of one database in one run."""
 
     def __init__(self, config: SQLiteConfig, mark: FileMark, run: RunContext) -> None:
         self._config = config
@@ -37,6 +39,14 @@ class Copy:
         self._base = run.staging.parent / FOLDER
         self._area: StagingArea | None = None
         self.wanted = False
+        self.shared = False  # by several sources, all of which read it
+
+    def share(self, mark: FileMark) -> Copy:
+        """For another source of the same database, which must be as it was."""
+        if mark != self._mark:
+            raise SourceMoved(f"{self._config.label} was changed while its tables were opened")
+        self.shared = self.wanted = True
+        return self
 
     @property
     def file(self) -> Path:
@@ -55,7 +65,8 @@ class Copy:
         with open_source(self._config) as session:
             # The same before and after: so the copy has the tables that were planned.
             self._mark.require(self._config, session)
-            session.execute(f"vacuum into {literal(str(self.file))}")
+            # On disk, also where the database is in memory, which is a file system of its own to SQLite.
+            session.execute(f"vacuum into {literal(f'file:{percent(str(self.file))}?vfs=unix')}")
             self._mark.require(self._config, session)
 
     def close(self) -> None:

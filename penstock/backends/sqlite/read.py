@@ -61,6 +61,8 @@ class Piece:
 
     def where(self, session: Session, relation: str) -> str:
         """Its bounds, from the copy itself: making it may have numbered the rows anew."""
+        if self.of == 1:
+            return ""
         low, high = session.query(f"select min({self.rowid}), max({self.rowid}) from {relation}")[0]
         if low is None:
             return ""
@@ -254,7 +256,9 @@ def _joined(pieces: Iterator[pa.RecordBatch], run: RunContext) -> Iterator[pa.Re
 class SQLiteSource(Source):
     """A table or query of a file. The driver's session asks, and holds no moment between two questions."""
 
-    def __init__(self, config: SQLiteConfig, request: ReadRequest, run: RunContext) -> None:
+    def __init__(
+        self, config: SQLiteConfig, request: ReadRequest, run: RunContext, beside: SQLiteSource | None = None
+    ) -> None:
         self._config = config
         self._request = request
         self._run = run
@@ -264,7 +268,8 @@ class SQLiteSource(Source):
         self._session = open_source(config)
         try:
             self._mark = FileMark.of(config, self._session)
-            self._copy = Copy(config, self._mark, run)
+            # Two transactions have two moments: tables that belong together are read from one copy.
+            self._copy: Copy = Copy(config, self._mark, run) if beside is None else beside._copy.share(self._mark)
             self._strict = self._base_table = self._with_rowid = False
             self._table = self._find(request.table) if request.table is not None else None
             self._relation = self._table_sql() if self._table is not None else self._query_sql()
@@ -413,18 +418,21 @@ class SQLiteSource(Source):
             self._run,
             str(self._table or "query"),
         )
-        if self._config.in_memory:
-            return Split((self._exchange.partition(columns, whole.read),), f"one partition: {ONE_MOMENT}")
         pieces, reason = self._pieces(want)
-        if pieces <= 1:
+        if self._copy.shared:
+            pieces, reason = max(pieces, 1), "from the copy that all tables of this connection are read from"
+        elif self._config.in_memory:
+            return Split((self._exchange.partition(columns, whole.read),), f"one partition: {ONE_MOMENT}")
+        elif pieces <= 1:
             return Split((whole,), f"one partition: {reason}")
         self._copy.wanted = True
         parts = [replace(whole, piece=Piece(self._copy.file, self._rowid(), n, pieces)) for n in range(pieces)]
-        return Split(tuple(parts), f"{pieces} ranges of row ids, {reason}")
+        return Split(tuple(parts), f"{f'{pieces} ranges of row ids' if pieces > 1 else 'one partition'}, {reason}")
 
     def _pieces(self, want: int) -> tuple[int, str]:
         """How many partitions, and why. More than one are read from a copy."""
-        if not self._base_table or self._request.limit is not None or want <= 1 or not self._rowid():
+        one = self._config.in_memory or not self._base_table or self._request.limit is not None
+        if one or want <= 1 or not self._rowid():
             return 1, ONE_MOMENT
         size = self._config.file.stat().st_size
         if size < LEAST_BYTES:
