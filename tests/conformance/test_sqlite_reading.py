@@ -273,13 +273,14 @@ def test_1_sqlite_what_is_written_between_the_checks_and_the_rows_is_not_read(
         "create table t (id integer primary key, v integer)",
         "insert into t values (1, 7)",
     )
-    real = SQLitePartition._check_classes
+    real = SQLitePartition._look
 
-    def checked(part: SQLitePartition, session: Session) -> None:
-        real(part, session)
+    def looked(part: SQLitePartition, session: Session) -> int:
+        width = real(part, session)
         sqlite.sql("insert into t values (2, 'late')")
+        return width
 
-    monkeypatch.setattr(SQLitePartition, "_check_classes", checked)
+    monkeypatch.setattr(SQLitePartition, "_look", looked)
     assert sqlite.rows() == [(1, 7)]
 
 

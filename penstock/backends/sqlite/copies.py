@@ -63,10 +63,9 @@ class Copy:
         sweep(self._base)
         self._area = StagingArea.create(self._base, self._run)
         with open_source(self._config) as session:
-            # The same before and after: so the copy has the tables that were planned.
-            self._mark.require(self._config, session)
             # On disk, also where the database is in memory, which is a file system of its own to SQLite.
             session.execute(f"vacuum into {literal(f'file:{percent(str(self.file))}?vfs=unix')}")
+            # Afterwards: the count of changes only rises, so the copy too has the tables that were planned.
             self._mark.require(self._config, session)
 
     def close(self) -> None:
