@@ -145,7 +145,7 @@ def _connection_names(
     ]
     named += [(("inputs", view), given.source) for view, given in pipeline.inputs.items()]
     for key, name in named:
-        if key[0] in invalid or (key[0] == "target" and pipeline.declared is not None):  # told of the class
+        if key[0] in invalid:
             continue
         try:
             known = name in connections

@@ -145,6 +145,13 @@ def _assemble(root: Path, document: Document, environment: Mapping[str, str], *,
     findings += errors
     findings += connections.type_problems()
     findings += _table_connections(tables, connections)
+    # Told of the class already, and not of every pipeline into it once more.
+    raw = [
+        replace(one, refused=one.refused | {"target"})
+        if one.declared is not None and one.declared.connection not in connections
+        else one
+        for one in raw
+    ]
     pipelines, errors = _pipelines(raw, connections, environment)
     findings += errors
     raise_all(findings)

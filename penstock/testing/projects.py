@@ -28,14 +28,16 @@ def project(
 ) -> Project:
     """A project in a temporary folder, its history in memory.
 
-    With `of`, it has the pipelines and tables of that project, and these connections in the place of
-    its own: none of the real ones can be reached.
+    With `of`, it has the pipelines, tables and functions of that project, and these connections in the
+    place of its own: none of the real ones can be reached.
     """
     found = of if isinstance(of, Project) or of is None else load(of)
     theirs = list(found.pipelines.values()) if found is not None else []
     state = StateConfig(url="memory:")
     made = Project.from_objects(Path(folder), connections, [*theirs, *pipelines], state=state)
-    return made if found is None else replace(made, spark=found.spark, tables={**found.tables, **made.tables})
+    if found is None:
+        return made
+    return replace(made, spark=found.spark, tables={**found.tables, **made.tables}, functions=found.functions)
 
 
 def without_spark() -> AbstractContextManager[None]:

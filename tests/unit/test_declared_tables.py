@@ -262,3 +262,18 @@ def test_a_type_checker_takes_the_classes(tmp_path: Path) -> None:
         check=False,
     )
     assert done.returncode == 0, done.stdout
+
+
+def test_a_project_for_tests_has_all_of_the_real_one_but_its_connections(write: Write, tmp_path: Path) -> None:
+    from penstock import testing
+
+    function = "@ps.udf(returns='bigint')\ndef twice(values):\n    return values\n\n"
+    real = load(write(TABLE + function + PIPELINE))
+    connections = {name: {"type": "duckdb", "path": str(tmp_path / f"{name}.duckdb")} for name in ("shop", "warehouse")}
+    made = testing.project(tmp_path / "test", connections, of=real)
+    assert made.pipelines == real.pipelines
+    assert (made.tables, made.functions) == (real.tables, real.functions)
+    assert list(made.functions) == ["twice"]
+    assert made.connection("shop").model_dump()["path"] == str(tmp_path / "shop.duckdb")
+    with pytest.raises(ConfigError, match="a connection that does not exist: 'warehouse'"):
+        testing.project(tmp_path / "test", {"shop": connections["shop"]}, of=real)
