@@ -69,7 +69,7 @@ format: setup
 	$(BIN)/ruff check --fix .
 
 lock:
-	uv pip compile -q pyproject.toml --extra demo --group dev --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
+	uv pip compile -q pyproject.toml --extra demo --extra connect --group dev --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header \
 		--python-version 3.11 -o requirements.txt
 
 bench: setup

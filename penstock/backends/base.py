@@ -18,6 +18,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
 
 import pyarrow as pa
@@ -76,6 +77,39 @@ class Sessions:
     server: str  # the same for two connections that lead to the same server
     most: int
     driver: int  # that the driver itself holds
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """A path that tasks use as the driver does: on a cluster, every machine must reach it.
+
+    Asked for before anything is written, and tried on every executor.
+    """
+
+    path: Path  # a file that tasks read, or a folder with a folder per run (`backends/staging.py`) that they write to
+    writes: bool
+    remedy: str  # what to do where a worker does not reach it
+
+    @staticmethod
+    def file(path: Path) -> Shared:
+        """A file or a folder of files, of a source."""
+        return Shared(path, False, "move it to a folder that all workers share, or run with a local master")
+
+    @staticmethod
+    def staging(path: Path, connection: str) -> Shared:
+        """Staging that a connection's option names."""
+        whose = f"[connections.{connection}]" if connection else "the connection"
+        return Shared(path, True, f"set `staging` of {whose} to a folder that the driver and all workers may write to")
+
+    @staticmethod
+    def folder(path: Path) -> Shared:
+        """Staging inside the folder that is the target itself."""
+        return Shared(path, True, "load into a folder that the driver and all workers may write to")
+
+    @staticmethod
+    def project(path: Path) -> Shared:
+        """Staging in the project's folder."""
+        return Shared(path, True, "move the project to a folder that all workers share, or run with a local master")
 
 
 # ---------------------------------------------------------------- sources
@@ -180,6 +214,10 @@ class Source(ABC):
 
         Only for what no task can open by itself. A plan never asks for it.
         """
+
+    def shared(self) -> tuple[Shared, ...]:
+        """What the partitions read besides a server; nothing by default."""
+        return ()
 
     def close(self) -> None:
         """Let go of the moment. Called on every way out, also twice."""
@@ -429,6 +467,10 @@ class Target(ABC):
         """Of a server that counts them; None where any number of tasks may write."""
         return None
 
+    def shared(self) -> tuple[Shared, ...]:
+        """What the sinks write to besides a server; nothing by default."""
+        return ()
+
     def close(self) -> None:
         """Let go of planning connections."""
 
@@ -556,6 +598,7 @@ __all__ = [
     "Receipt",
     "RunContext",
     "Sessions",
+    "Shared",
     "Sink",
     "Source",
     "Split",

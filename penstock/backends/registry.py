@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
+from contextlib import suppress
 from functools import cache
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, entry_points, requires, version
 from typing import TYPE_CHECKING
 
 from penstock.errors import ConfigError, DriverMissing
@@ -56,6 +58,16 @@ def backend(name: str) -> Backend:
         ) from error
     made: Backend = loaded()
     return made
+
+
+def packages(extra: str) -> dict[str, str]:
+    """The packages of one of our extras that are installed here, each with what installs the same one elsewhere."""
+    wanted = [line for line in requires("penstock") or [] if re.search(rf"extra == ['\"]{extra}['\"]", line)]
+    found = {}
+    for name in dict.fromkeys(re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0] for line in wanted):
+        with suppress(PackageNotFoundError):
+            found[name] = f"{name}=={version(name)}"
+    return found
 
 
 def _install(point: EntryPoint) -> str:

@@ -70,6 +70,7 @@ def examine(invocation: Invocation, *, spark: bool = False) -> Iterator[Checked]
         if project.state.url is None:
             yield _writable("state folder", Path(project.state_location).parent)
         yield _guarded("state", lambda: _state(invocation, project))
+        yield _guarded("spark master", lambda: _master(project))
     if spark:
         yield _guarded("spark job", lambda: _spark_job(project))
 
@@ -113,19 +114,8 @@ def _driver(name: str) -> Checked:
     from penstock.backends import registry
 
     capabilities = registry.backend(name).capabilities
-    packages = ", ".join(
-        f"{package} {found}" for package in _packages(capabilities.extra) if (found := _version(package))
-    )
+    packages = ", ".join(found.replace("==", " ") for found in registry.packages(capabilities.extra).values())
     return Checked(f"backend {name}", "ok", f"{capabilities.title}: {packages}" if packages else capabilities.title)
-
-
-def _packages(extra: str) -> list[str]:
-    """The packages that an extra of ours asks for, from our own metadata."""
-    import re
-    from importlib.metadata import requires
-
-    wanted = [line for line in requires("penstock") or [] if re.search(rf"extra == ['\"]{extra}['\"]", line)]
-    return list(dict.fromkeys(re.split(r"[^A-Za-z0-9_.-]", line, maxsplit=1)[0] for line in wanted))
 
 
 def _version(package: str) -> str:
@@ -186,6 +176,18 @@ def _state(invocation: Invocation, project: Project) -> Checked:
     return Checked("state", "ok", f"last run {runs[0].state}: {runs[0].pipeline}" if runs else "no run yet")
 
 
+def _master(project: Project) -> Checked:
+    from penstock.engine import reach
+
+    config = project.spark
+    if config.remote is not None:
+        reach.check_remote(config.remote)
+        return Checked("spark master", "ok", f"{reach.shown(config.remote)} answers")
+    answers = reach.check_master(config.master)
+    local = reach.is_local(config.master)
+    return Checked("spark master", "ok", f"{config.master}: {answers}" if local else f"{config.master} answers")
+
+
 def _spark_job(project: Project | None) -> Checked:
     import time
 
@@ -198,4 +200,7 @@ def _spark_job(project: Project | None) -> Checked:
         rows = session.spark(config, project.root if project is not None else Path.cwd()).range(1000).count()
     finally:
         session.stop()
-    return Checked("spark job", "ok", f"{rows} rows counted in {time.monotonic() - began:.1f} s")
+    from penstock.run.cluster import place
+
+    where = place(config) or config.master
+    return Checked("spark job", "ok", f"{rows} rows counted in {time.monotonic() - began:.1f} s on {where}")

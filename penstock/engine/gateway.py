@@ -17,8 +17,8 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from importlib.metadata import entry_points
 from importlib.util import find_spec
@@ -28,11 +28,13 @@ from typing import Any
 from penstock.backends.registry import GROUP
 from penstock.engine.daemon import PRELOAD
 from penstock.engine.java import JavaHome
+from penstock.engine.reach import is_local
 from penstock.errors import DriverMissing, SparkError
 from penstock.observe.process import start_of
 
 START_SECONDS = 60.0
 POLL_SECONDS = 0.01
+WATCH_SECONDS = 0.1
 KILL_SECONDS = 5.0
 IDENTITY = "jvm.json"  # in the session's folder: which process to end before the folder may go
 
@@ -77,7 +79,11 @@ logger.shell.name = org.apache.spark.api.python.PythonGatewayServer
 logger.shell.level = error
 logger.repl.name = org.apache.spark.repl.Main
 logger.repl.level = error
+logger.client.name = org.apache.spark.deploy.client
+logger.client.level = warn
 """
+
+REFUSED = "Failed to connect to master"  # what the client of a standalone master warns of
 
 
 @dataclass(frozen=True)
@@ -114,10 +120,6 @@ def command(java: JavaHome, folder: Path, memory: str, options: Sequence[str], m
     named = [os.environ[name] for name in ("SPARK_CONF_DIR", "HADOOP_CONF_DIR", "YARN_CONF_DIR") if name in os.environ]
     submit = ["org.apache.spark.deploy.SparkSubmit", "--master", master, "pyspark-shell"]
     return [*made, "-cp", ":".join([*named, *path]), *submit]
-
-
-def is_local(master: str) -> bool:
-    return master == "local" or master.startswith("local[")
 
 
 def environment(project_root: Path) -> dict[str, str]:
@@ -189,6 +191,32 @@ def _answer(process: subprocess.Popen[bytes], known: Path, log: Path) -> tuple[i
         port, secret = read_int(info), UTF8Deserializer().loads(info)
     known.unlink()
     return port, secret
+
+
+@contextmanager
+def given_up(jvm: Jvm, masters: int) -> Iterator[threading.Event]:
+    """While a session starts: end the JVM, and say so, once it has reached none of its masters.
+
+    Spark itself tries for a minute, also where something else than a master listens.
+    """
+    refused, over = threading.Event(), threading.Event()
+
+    def watch() -> None:
+        while not over.wait(WATCH_SECONDS):
+            if jvm.log.read_text(errors="replace").count(REFUSED) >= masters:
+                refused.set()
+                jvm.process.kill()
+                return
+
+    watcher = threading.Thread(target=watch, name="penstock-master", daemon=True)
+    if masters:
+        watcher.start()
+    try:
+        yield refused
+    finally:
+        over.set()
+        if masters:
+            watcher.join()
 
 
 def end(process: subprocess.Popen[bytes]) -> None:

@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 POLL_SECONDS = 0.1
 DRIVER = "driver.json"  # whose run the counters are
+REMOTE_SECONDS = 3.0  # executors kill the workers of a cancelled task after half a second
 JVM_SECONDS = 30.0  # a task in the JVM cannot be killed: it ends when it next looks at its interrupt
 CANCEL_SECONDS = 4.0  # then workers that are still busy are killed; five seconds is the promise
 
@@ -155,12 +156,14 @@ class Job:
         while busy(folder):
             if time.monotonic() > deadline:
                 for pid in busy(folder):
-                    with suppress(ProcessLookupError):
+                    with suppress(ProcessLookupError, PermissionError):
                         os.kill(pid, signal.SIGKILL)
                 deadline = time.monotonic() + 1.0
             time.sleep(POLL_SECONDS / 2)
-        deadline = time.monotonic() + JVM_SECONDS
-        while self.in_jvm and status.is_busy(self.spark, status.tag_of(self.run.run_id)):
+        deadline = time.monotonic() + (JVM_SECONDS if self.in_jvm else REMOTE_SECONDS)
+        # Executors on other hosts end their own workers, and Spark tells when they have.
+        elsewhere = self.in_jvm or status.on_cluster(self.spark)
+        while elsewhere and status.is_busy(self.spark, status.tag_of(self.run.run_id)):
             if time.monotonic() > deadline:
                 return  # what it still writes is no part of the load: it has no receipt
             time.sleep(POLL_SECONDS / 2)
@@ -182,6 +185,13 @@ def lost(error: BaseException) -> PenstockError:
             why=type(error).__name__,
             kept="nothing was committed",
             remedy="run again; raise driver_memory in [spark] if it happens again",
+        )
+    if type(error).__name__ in ("RetriesExceeded", "SparkConnectGrpcException") and "UNAVAILABLE" in text + repr(error):
+        return LinkLost(
+            "the Spark Connect server is gone",
+            why=type(error).__name__,
+            kept="nothing was committed",
+            remedy="run again when it is back",
         )
     condition = getattr(error, "getCondition", lambda: None)()
     return SparkError(

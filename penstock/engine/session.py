@@ -22,8 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.engine import archive, gateway, status
+from penstock.engine import archive, gateway, ship, status
 from penstock.engine.java import find_java
+from penstock.engine.reach import check_master, check_remote, is_local, no_master, shown, standalone_masters
 from penstock.errors import ConfigError, PenstockError, PlanRefused, SparkError
 from penstock.observe.process import start_of
 from penstock.sparkconf import EXACT, check_conf
@@ -53,6 +54,8 @@ class SparkSettings(Protocol):
     @property
     def driver_memory(self) -> str: ...
     @property
+    def executor_memory(self) -> str | None: ...
+    @property
     def shuffle_partitions(self) -> int: ...
     @property
     def conf(self) -> Mapping[str, str]: ...
@@ -62,6 +65,7 @@ class SparkSettings(Protocol):
 class _Running:
     spark: SparkSession
     jvm: gateway.Jvm | None = None
+    ours: bool = False  # ours to stop
     folders: list[Path] = field(default_factory=list)
     given: bool = False  # by `use`: theirs to stop, and no other is started in its place
 
@@ -70,27 +74,41 @@ _lock = threading.RLock()
 _running: _Running | None = None
 _warming: threading.Thread | None = None
 _awaited = threading.Event()  # somebody has work for the session that is being warmed
+_failed: PenstockError | None = None  # why it did not start: told to whoever asks next, who need not try again
 
 
 def spark(config: SparkSettings, project_root: Path) -> SparkSession:
     """The process's session, started with `config` if there is none yet."""
-    global _running
+    global _running, _failed
     check_conf(config.conf)
     if threading.current_thread() is not _warming:
         _awaited.set()
     with _lock:
-        if _running is not None and _alive(_running):
-            return _running.spark
-        if _running is not None and _running.given:
+        if _failed is not None and threading.current_thread() is not _warming:
+            told, _failed = _failed, None
+            raise told
+        if _running is not None and _running.given and not _alive(_running):
             raise SparkError(
                 "the Spark session that ps.use_spark was given is stopped",
                 kept="nothing was touched",
                 remedy="give it another one, or none to have one started: ps.use_spark(None)",
             )
-        if _running is not None:
-            _forget()
-        _running = _adopt() or (_connect(config.remote) if config.remote else _start(config, project_root))
+        if _running is None or not _alive(_running):
+            if _running is not None:
+                _forget()
+            _running = _adopt() or (_connect(config, config.remote) if config.remote else _start(config, project_root))
+        if status.on_cluster(_running.spark):
+            # Every time: the project may have imported more since, and what was sent is not sent again.
+            status.send(_running.spark, [zipped for zipped in (ship.package(), ship.modules(project_root)) if zipped])
         return _running.spark
+
+
+def on_cluster(config: SparkSettings) -> bool:
+    """Whether tasks may run on other machines: those of the session there is, else of the one there will be."""
+    running = _running  # not under the lock, which a session that is still starting holds
+    if running is not None:
+        return status.on_cluster(running.spark)
+    return config.remote is not None or not is_local(config.master)
 
 
 def use(given: SparkSession | None) -> None:
@@ -107,7 +125,7 @@ def use(given: SparkSession | None) -> None:
     if given is not None and status.stopped(given):
         raise ConfigError("this Spark session is stopped", remedy="give ps.use_spark one that runs")
     running = _running
-    if running is not None and running.jvm is not None and running.spark is not given:
+    if running is not None and running.ours and running.spark is not given:
         stop()
     with _lock:
         if _running is None or _running.spark is not given:
@@ -124,6 +142,7 @@ def prewarm(config: SparkSettings, project_root: Path) -> None:
 
 
 def _prewarm(config: SparkSettings, project_root: Path) -> None:
+    global _failed
     try:
         started = spark(config, project_root)
         if not _awaited.is_set():
@@ -133,26 +152,31 @@ def _prewarm(config: SparkSettings, project_root: Path) -> None:
             # one, unless a real one waits already.
             cores = os.cpu_count() or 1
             started.range(0, cores, 1, cores).mapInArrow(pass_on, "id long").collect()
-    except Exception:  # noqa: BLE001  the caller of `spark` meets the same failure and reports it
+    except PenstockError as error:
+        _failed = error
+    except Exception:  # noqa: BLE001  of the small job: the session itself is there
         return
 
 
 def stop() -> None:
     """Stop the session and its JVM and remove its folder. Safe when there is none."""
-    global _warming
+    global _warming, _failed
     warming, _warming = _warming, None
     _awaited.clear()
     if warming is not None:
         warming.join(WARMING_SECONDS)  # its job would meet a dead JVM, and py4j would print that
     with _lock:
+        _failed = None
         if _running is not None:
             _forget()
 
 
 def _alive(running: _Running) -> bool:
-    if running.jvm is None:
-        return not status.stopped(running.spark)
-    return running.jvm.process.poll() is None
+    if running.jvm is not None and running.jvm.process.poll() is not None:
+        return False
+    if running.jvm is None and status.stopped(running.spark):
+        return False
+    return not status.on_cluster(running.spark) or status.alive(running.spark)
 
 
 def _adopt() -> _Running | None:
@@ -161,51 +185,62 @@ def _adopt() -> _Running | None:
     return None if found is None else _Running(found)
 
 
-def _connect(remote: str) -> _Running:
-    from pyspark.sql import SparkSession
-
+def _connect(config: SparkSettings, remote: str) -> _Running:
+    check_remote(remote)
+    _silence()
     try:
-        return _Running(SparkSession.builder.remote(remote).create())
+        made = status.connect(remote, dict(config.conf))
     except Exception as error:  # its client raises gRPC's errors, its own and plain ones
+        os.environ.pop(status.CONNECT_MODE, None)
         raise SparkError(
-            "the Spark Connect server does not answer",
+            f"the Spark Connect server at {shown(remote)} gave no session",
             why=one_line(error),
-            remedy="check [spark] remote in penstock.toml",
+            kept="nothing was touched",
+            remedy="check remote and conf in [spark]: only settings of a session can be set from here",
         ) from error
+    atexit.register(stop)
+    return _Running(made, ours=True)
 
 
 def _start(config: SparkSettings, project_root: Path) -> _Running:
+    check_master(config.master)
     java = find_java()
     known = archive.archive_of(java, gateway.spark_jars())
     folders = [_folder(project_root)]
     handler = signal.getsignal(signal.SIGINT)
     jvm = None
+    refused = threading.Event()
     try:
         argv = gateway.command(java, folders[0], config.driver_memory, known.use(), config.master)
         jvm = gateway.launch(argv, folders[0], gateway.environment(project_root))
         sockets = _socket_folder(folders)
-        started = session_in(jvm, settings(config, folders[0], sockets))
+        with gateway.given_up(jvm, standalone_masters(config.master)) as refused:
+            started = session_in(jvm, settings(config, folders[0], sockets))
         from penstock.engine import job  # it brings Arrow along, for which the JVM need not wait
 
         job.sweep(project_root / ".penstock" / "staging")
     except BaseException as error:  # Ctrl-C too: no JVM and no folder is left
+        why = one_line(error)  # of an error that lives in the JVM: only as long as that does
         _end(jvm, folders)
+        status.forget_jvm()
         if isinstance(error, PenstockError) or not isinstance(error, Exception):
             raise
+        if refused.is_set():
+            raise no_master(config.master) from error
         raise SparkError(
-            "Spark did not start", why=one_line(error), kept="nothing was touched", remedy="penstock doctor"
+            "Spark did not start", why=why, kept="nothing was touched", remedy="penstock doctor"
         ) from error
     finally:
         # PySpark's handler cancels every job of the process, other runs' too.
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
     atexit.register(_at_exit, known)
-    return _Running(started, jvm, folders)
+    return _Running(started, jvm, True, folders)
 
 
 def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, str]:
     """Spark's settings: ours, then the user's `[spark.conf]` over them, then what exactness needs."""
-    local = gateway.is_local(config.master)
+    local = is_local(config.master)
     made = {
         "spark.master": with_retries(config.master),
         "spark.app.name": "penstock",
@@ -231,6 +266,8 @@ def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, st
             "spark.python.daemon.module": "penstock.engine.daemon",
             "spark.python.unix.domain.socket.dir": str(sockets),
         }
+    elif config.executor_memory is not None:
+        made["spark.executor.memory"] = config.executor_memory
     return made | dict(config.conf) | EXACT
 
 
@@ -260,16 +297,21 @@ def session_in(jvm: gateway.Jvm, made: Mapping[str, str]) -> SparkSession:
     from pyspark import SparkConf, SparkContext
     from pyspark.sql import SparkSession
 
-    os.environ["PYSPARK_PYTHON"] = sys.executable
-    # On every error of a query these print it with its values and a Java stack trace.
-    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
-        logging.getLogger(name).disabled = True
+    # On a cluster the workers' Python may have another path; tasks of this machine run on this one.
+    os.environ["PYSPARK_PYTHON"] = made.get("spark.pyspark.python", sys.executable)
+    _silence()
     SparkContext._ensure_initialized(gateway=jvm.gateway)
     conf = SparkConf(loadDefaults=False)
     for name, value in made.items():
         conf.set(name, value)
     session: SparkSession = SparkSession.builder.config(conf=conf).getOrCreate()
     return session
+
+
+def _silence() -> None:
+    """On every error of a query these would print it with its values and a Java stack trace."""
+    for name in ("SQLQueryContextLogger", "DataFrameQueryContextLogger"):
+        logging.getLogger(name).disabled = True
 
 
 def _folder(project_root: Path) -> Path:
@@ -313,7 +355,7 @@ def _takes_sockets(folder: Path) -> bool:
 def _forget() -> None:
     global _running
     running, _running = _running, None
-    if running is None or running.jvm is None:
+    if running is None or not running.ours:
         return
     # PySpark's own stop waits a second for a thread; a dead JVM ends the Python daemon all the same.
     status.let_go(running.spark)
@@ -348,5 +390,10 @@ def _at_exit(known: archive.Archive) -> None:
 
 def one_line(error: BaseException) -> str:
     """The first line of an error's text: never a Java stack trace."""
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    return (lines[0] if lines else type(error).__name__)[:300]
+    try:
+        text = str(error)
+    except Exception:  # noqa: BLE001  py4j asks the JVM for it, which may be gone
+        text = ""
+    lines = [line.strip().removeprefix(": ") for line in text.splitlines() if line.strip()]
+    told = [line for line in lines if not line.startswith("An error occurred while calling")]  # py4j's own words
+    return (told[0] if told else type(error).__name__)[:300]

@@ -6,13 +6,39 @@ there), on Connect through the session. Nothing outside this module may touch th
 
 from __future__ import annotations
 
+import atexit
 import os
-from collections.abc import Iterator
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from penstock.engine.reach import is_local, refusal
+from penstock.observe import logs
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
+
+
+log = logs.Log("spark")
+
+# Of a call that a Connect server does not answer: about twenty seconds. PySpark's own fifteen are ten minutes.
+CONNECT_RETRIES = 5
+CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"  # makes `pyspark.sql.functions` speak Connect, in the whole process
+
+
+@dataclass
+class _Told:
+    """What a Connect session was given, which a session beside it does not have by itself."""
+
+    ours: bool = False  # made here: a user's own session is never ended
+    settings: dict[str, str] = field(default_factory=dict)
+    files: list[Path] = field(default_factory=list)
+
+
+_told: dict[str, _Told] = {}  # by session id
 
 
 def tag_of(run_id: str) -> str:
@@ -123,10 +149,99 @@ def plan_physically(frame: DataFrame) -> None:
         inner.queryExecution().executedPlan()
 
 
-def cores(spark: SparkSession) -> int:
-    """How many tasks run at once."""
+def executors(spark: SparkSession) -> int | None:
+    """How many there are at this moment, without the driver; None on Connect, which does not tell."""
     classic = context(spark)
-    return int(classic.defaultParallelism) if classic is not None else os.cpu_count() or 1
+    return None if classic is None else max(0, len(classic._jsc.sc().statusTracker().getExecutorInfos()) - 1)
+
+
+def on_cluster(spark: SparkSession) -> bool:
+    """Whether tasks may run on other machines than this one."""
+    classic = context(spark)
+    return classic is None or not is_local(str(classic.master))
+
+
+def master(spark: SparkSession) -> str:
+    """Where its tasks run, as people name it. On Connect it is the server that knows."""
+    classic = context(spark)
+    return str(classic.master) if classic is not None else str(spark.conf.get("spark.master", "Spark Connect"))
+
+
+def alive(spark: SparkSession) -> bool:
+    """Whether a session that was started earlier can still be used."""
+    from py4j.protocol import Py4JError
+
+    classic = context(spark)
+    try:
+        if classic is None:
+            host, _, port = str(spark.client._builder.endpoint).rpartition(":")
+            # Without the look at the port, the client would ask a server that is gone again and again.
+            there = not spark.client.is_closed and refusal(host.strip("[]"), int(port)) is None
+            return there and bool(spark.conf.get("spark.app.name", "?"))
+        return not classic._jsc.sc().isStopped()
+    except (Py4JError, ConnectionError, AttributeError):
+        return False  # a context that was stopped has no JVM any more
+    except Exception:  # noqa: BLE001  gRPC's, Spark's own: a server that was started again knows no old session
+        return False
+
+
+def cores(spark: SparkSession) -> int:
+    """How many tasks run at once; on Connect, as far as the server's settings say."""
+    classic = context(spark)
+    if classic is not None:
+        return int(classic.defaultParallelism)
+    return cores_in(lambda name: spark.conf.get(name, None)) or os.cpu_count() or 1
+
+
+def cores_in(setting: Callable[[str], str | None]) -> int | None:
+    """How many cores Spark's settings ask for, if they do."""
+    known = {name: setting(f"spark.{name}") for name in ("cores.max", "executor.instances", "executor.cores")}
+    numbers = {name: int(text) for name, text in known.items() if text is not None and text.isdigit()}
+    if "cores.max" in numbers:
+        return numbers["cores.max"]
+    return numbers["executor.instances"] * numbers.get("executor.cores", 1) if "executor.instances" in numbers else None
+
+
+def send(spark: SparkSession, files: Sequence[Path]) -> None:
+    """Hand Python files to every executor of this session, now and to come. Each is sent once."""
+    classic = context(spark)
+    if classic is not None:
+        for file in files:
+            if file.name not in classic._python_includes:
+                path = list(sys.path)
+                classic.addPyFile(str(file))
+                sys.path[:] = path  # for workers only: here the modules are imported already
+        return
+    told = _told.setdefault(spark.session_id, _Told())
+    fresh = [file for file in files if file not in told.files]
+    if fresh:
+        spark.addArtifacts(*(str(file) for file in fresh), pyfile=True)
+        told.files += fresh
+
+
+def connect(remote: str, settings: Mapping[str, str]) -> SparkSession:
+    """A session of our own on a Connect server."""
+    from pyspark.sql import SparkSession as Session
+
+    return _furnished(Session.builder.remote(remote).create(), _Told(settings=dict(settings)))
+
+
+def _furnished(made: SparkSession, told: _Told) -> SparkSession:
+    """A new Connect session with what it is told; stopped if that cannot be done."""
+    from pyspark.sql.connect.client.retries import DefaultPolicy
+
+    made.client.set_retry_policies([DefaultPolicy(max_retries=CONNECT_RETRIES)])
+    # At exit it would ask the server to forget models that nobody has made, and wait for one that is gone.
+    atexit.unregister(made.client._cleanup_ml_cache)
+    _told[made.session_id] = _Told(True, told.settings)
+    try:
+        for name, value in told.settings.items():
+            made.conf.set(name, value)
+        send(made, told.files)
+    except BaseException:  # Ctrl-C too: a server would keep the session for an hour
+        end_apart(made)
+        raise
+    return made
 
 
 def session_apart(spark: SparkSession) -> SparkSession:
@@ -135,20 +250,51 @@ def session_apart(spark: SparkSession) -> SparkSession:
         apart: SparkSession = spark.newSession()
         return apart
     # Through the channel's builder, not its URL: a user's own session may have been made without one.
-    made: SparkSession = spark.__class__.Builder().channelBuilder(spark.client._builder).create()
-    return made
+    made = spark.__class__.Builder().channelBuilder(spark.client._builder).create()
+    return _furnished(made, _told.get(spark.session_id, _Told()))
+
+
+def end_apart(spark: SparkSession) -> None:
+    """Let go of a session that `session_apart` made. A Connect server would keep it for an hour."""
+    if context(spark) is None and _told.get(spark.session_id, _Told()).ours:
+        _release(spark)
+
+
+def _release(spark: Any) -> None:
+    """End a Connect session and its channel; `stop` would also end a server that the user has in this process."""
+    _told.pop(spark.session_id, None)
+    if not spark.client.is_closed:
+        try:
+            spark.client.release_session()
+        except Exception as error:  # noqa: BLE001  a server that is gone has no session to end
+            log.warning("session not released", error=type(error).__name__)
+        spark.client.close()
+    kind = type(spark)
+    if kind._default_session is spark:
+        kind._default_session = None
+    if getattr(kind._active_session, "session", None) is spark:
+        kind._active_session.session = None
 
 
 def let_go(spark: SparkSession) -> None:
-    """Make PySpark forget a session whose JVM is about to end, so that another can be started."""
-    from pyspark import SparkContext
-    from pyspark.sql import SparkSession as Session
-
+    """Make PySpark forget a session of ours, so that another can be started. A classic one's JVM is about to end."""
     classic = context(spark)
+    if classic is None:
+        os.environ.pop(CONNECT_MODE, None)
+        _release(spark)
+        return
     server = getattr(classic, "_accumulatorServer", None)
     if server is not None:
         # Its thread would print a traceback when the JVM's end of the socket closes.
         server.handle_error = lambda *_: None
         server.server_shutdown = True
+    forget_jvm()
+
+
+def forget_jvm() -> None:
+    """PySpark keeps the JVM of a process for ever, also one that never got as far as a session."""
+    from pyspark import SparkContext
+    from pyspark.sql import SparkSession as Session
+
     SparkContext._gateway = SparkContext._jvm = SparkContext._active_spark_context = None
     Session._instantiatedSession = Session._activeSession = None

@@ -95,8 +95,10 @@ class Counter:
         # By Spark's partition, whose attempts are counted once: on a transform's way a part is an attempt.
         place, attempt = (part, 0) if context is None else (context.partitionId(), context.taskAttemptId())
         counter = Counter(folder_of(run) / f"{place}.{attempt}.json")
-        counter.path.parent.mkdir(parents=True, exist_ok=True)
-        counter.write()
+        # The driver has made the folder. A worker on another machine may not see it, or not be let in:
+        # then nobody sees how far this task is, and it ends with its job.
+        with suppress(FileNotFoundError, NotADirectoryError, PermissionError):
+            counter.write()
         return counter
 
     def counted(self, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

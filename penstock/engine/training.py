@@ -24,7 +24,9 @@ def run(java: JavaHome, options: list[str], folder: Path, seconds: float) -> Non
     jvm = gateway.launch(
         gateway.command(java, folder, MEMORY, options, "local[2]"), folder, gateway.environment(folder)
     )
-    config = SimpleNamespace(master="local[2]", remote=None, driver_memory=MEMORY, shuffle_partitions=2, conf={})
+    config = SimpleNamespace(
+        master="local[2]", remote=None, driver_memory=MEMORY, executor_memory=None, shuffle_partitions=2, conf={}
+    )
     try:
         with tempfile.TemporaryDirectory(prefix="penstock-") as sockets:  # a Unix socket's path is short
             spark = session.session_in(jvm, session.settings(config, folder, Path(sockets)))

@@ -94,6 +94,10 @@ class TransformPlan:
         work = partial(target.write_frame, load, 0, named)
         return Job(self.spark, work, run, on_progress, explain, in_jvm=True).receipts()
 
+    def close(self) -> None:
+        """Let go of the session that it was planned in."""
+        status.end_apart(self.spark)
+
     def _ready(self, columns: Names) -> tuple[dict[str, str], DataFrame]:
         """The frame as a target's tasks see it, and the names that the result's columns have in it."""
         # `mapInArrow` looks columns up by a parsed name, which a dot or a backtick breaks: it sees c0, c1 …
@@ -172,26 +176,30 @@ def transform(
     so far; what the last one gives is what is written.
     """
     check_started(spark)
-    apart = status.session_apart(spark)
     views = [View(VIEW, source, schema), *inputs]
-    for name, value in _settings([view.schema for view in views], run).items():
-        apart.conf.set(name, value)
-    frames = {view.name: _frame(apart, view, run) for view in views}
-    for name, frame in frames.items():
-        frame.createOrReplaceTempView(name)
-    texts = [what, *then] if isinstance(what, str) else list(then)
-    called = list(udfs) if callable(what) else named_in("\n".join(texts), udfs)
-    register(apart, called, run)
-    for text in texts:
-        check_calls(text, udfs)
-    made = _by_sql(apart, what) if isinstance(what, str) else _by_function(what, frames)
-    for number, sql in enumerate(then):
-        made.createOrReplaceTempView(STAGED)
-        _require_query(sql, f"transforms_pre[{number}]")
-        made = _by_sql(apart, sql, f"transforms_pre[{number}]")
-    if any(udf.aggregate for udf in called):
-        _check_aggregates(made)
-    return TransformPlan(from_spark(made.schema), made, apart, tasks)
+    apart = status.session_apart(spark)
+    try:
+        for name, value in _settings([view.schema for view in views], run).items():
+            apart.conf.set(name, value)
+        frames = {view.name: _frame(apart, view, run) for view in views}
+        for name, frame in frames.items():
+            frame.createOrReplaceTempView(name)
+        texts = [what, *then] if isinstance(what, str) else list(then)
+        called = list(udfs) if callable(what) else named_in("\n".join(texts), udfs)
+        register(apart, called, run)
+        for text in texts:
+            check_calls(text, udfs)
+        made = _by_sql(apart, what) if isinstance(what, str) else _by_function(what, frames)
+        for number, sql in enumerate(then):
+            made.createOrReplaceTempView(STAGED)
+            _require_query(sql, f"transforms_pre[{number}]")
+            made = _by_sql(apart, sql, f"transforms_pre[{number}]")
+        if any(udf.aggregate for udf in called):
+            _check_aggregates(made)
+        return TransformPlan(from_spark(made.schema), made, apart, tasks)
+    except BaseException:  # Ctrl-C too: nobody else lets go of the session
+        status.end_apart(apart)
+        raise
 
 
 def _frame(spark: SparkSession, view: View, run: RunContext) -> DataFrame:

@@ -275,10 +275,15 @@ class SparkConfig(Model):
     master: str = Field(DEFAULT_MASTER, min_length=1, description="local[*], spark://…, k8s://…, yarn")
     remote: str | None = Field(None, min_length=1, description="a Spark Connect server instead: sc://…")
     driver_memory: str = Field(DEFAULT_DRIVER_MEMORY, pattern=r"^\d+[kmgt]b?$", description="of the JVM")
+    executor_memory: str | None = Field(
+        None, pattern=r"^\d+[kmgt]b?$", description="of each executor's JVM on a cluster; Spark's 1g by default"
+    )
     shuffle_partitions: int = Field(
         DEFAULT_SHUFFLE_PARTITIONS, ge=1, description="of joins and group-bys in transforms"
     )
-    parallel: int | None = Field(None, ge=1, description="partitions wanted by pipelines that do not say")
+    parallel: int | None = Field(
+        None, ge=1, description="partitions wanted by pipelines that do not say; set it on a cluster"
+    )
     conf: dict[str, str] = Field(default_factory=dict, repr=False, description="any Spark setting")
 
     @field_validator("conf", mode="before")
@@ -292,6 +297,8 @@ class SparkConfig(Model):
     def _one_of_two(self) -> Self:
         if self.remote is not None and "master" in self.model_fields_set:
             raise ValueError("master and remote exclude each other: a Spark Connect server has its own master")
+        if self.remote is not None and self.executor_memory is not None:
+            raise ValueError("executor_memory and remote exclude each other: a Spark Connect server has its executors")
         return self
 
 

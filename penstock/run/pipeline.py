@@ -18,8 +18,9 @@ from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
 from penstock.project.findings import each
 from penstock.project.model import Pipeline, Project
+from penstock.run.cluster import check_workers
 from penstock.run.held import held
-from penstock.run.prepare import Prepared, prepare, source_tables
+from penstock.run.prepare import Prepared, ends, prepare, source_tables
 from penstock.run.records import ColumnPlan, Finding, Phase, PipelinePlan, ProgressEvent, RunOptions
 from penstock.run.warm import prewarm
 from penstock.state import Event, RunRecord, RunState, Store
@@ -292,6 +293,10 @@ class _Attempt:
         return prepare(self.project, self.pipeline, self.table, self.run, self.options, self.as_text)
 
     def _load(self, prepared: Prepared) -> LoadResult:
+        if prepared.path != "native" and self.stage is stage_with_spark:
+            found = ends(self.project, self.pipeline)
+            # Before anything is written: a folder that a worker cannot see, or a driver that it lacks.
+            check_workers(self.project, prepared, (found.source_backend, found.target_backend))
         self.load = load = prepared.target.begin(prepared.planned.load)
         try:
             receipts = self._stage(prepared, load) if prepared.path != "native" else []

@@ -6,7 +6,6 @@ Used by `plan`, `validate` and `run` alike, so that what is printed is what is d
 from __future__ import annotations
 
 import json
-import os
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, replace
@@ -32,6 +31,7 @@ from penstock.backends.registry import backend
 from penstock.errors import ConfigError, PlanRefused, TransformError, Unsupported
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load, require_abilities
 from penstock.project.model import Pipeline, Project
+from penstock.run import cluster
 from penstock.run.handed import FrameSource
 from penstock.run.held import unheld
 from penstock.run.inputs import OpenInput, moments, open_inputs, rows_of, split_of
@@ -226,6 +226,8 @@ def prepare(
         transform = None
         inputs = open_inputs(project, pipeline, source, run, stack)
         want, notes = _tasks(project, pipeline, [source, *(one.source for one in inputs)], target)
+        if path != "native" and (where := cluster.place(project.spark)) is not None:
+            notes += (f"tasks run on {where}",)
         split: Split | None = None
         loaded = schema
         planned_inputs: tuple[InputPlan, ...] = ()
@@ -244,6 +246,7 @@ def prepare(
                 # Once more with every column: Spark's message suggests names out of those that it knows.
                 split, transform, planned_inputs = reading.transform(schema, whole)
             loaded = transform.schema
+            stack.callback(transform.close)
         wanted = LoadRequest(
             pipeline,
             loaded,
@@ -296,7 +299,7 @@ def _tasks(
     project: Project, pipeline: Pipeline, sources: Sequence[Source], target: Target
 ) -> tuple[int, tuple[str, ...]]:
     """How many tasks are wanted, no more than may have their sessions at all ends at once; with a note of that."""
-    want = pipeline.parallel or project.spark.parallel or PARTITIONS_PER_CORE * (os.cpu_count() or 1)
+    want = pipeline.parallel or project.spark.parallel or PARTITIONS_PER_CORE * cluster.cores(project.spark)
     servers: dict[str, list[Sessions]] = {}
     for sessions in [*(source.sessions() for source in sources), target.sessions()]:
         if sessions is not None:

@@ -35,7 +35,9 @@ from tests.waiting import await_true
 
 pytestmark = pytest.mark.spark
 
-CONFIG = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=2, conf={})
+CONFIG = SimpleNamespace(
+    master="local[2]", remote=None, driver_memory="1g", executor_memory=None, shuffle_partitions=2, conf={}
+)
 NUMBERS = Schema.of([Column("id", pa.int64()), Column("label", pa.string())])
 
 
@@ -449,7 +451,9 @@ from pathlib import Path
 from types import SimpleNamespace
 began = time.monotonic()
 from penstock.engine import session
-config = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=2, conf={})
+config = SimpleNamespace(
+    master="local[2]", remote=None, driver_memory="1g", executor_memory=None, shuffle_partitions=2, conf={}
+)
 session.prewarm(config, Path(sys.argv[1]))
 spark = session.spark(config, Path(sys.argv[1]))
 assert session.spark(config, Path(sys.argv[1])) is spark
@@ -481,7 +485,9 @@ builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "fa
 starter = Thread(target=builder.getOrCreate)  # any thread of theirs
 starter.start()
 starter.join()
-config = SimpleNamespace(master="local[1]", remote=None, driver_memory="1g", shuffle_partitions=2, conf={})
+config = SimpleNamespace(
+    master="local[1]", remote=None, driver_memory="1g", executor_memory=None, shuffle_partitions=2, conf={}
+)
 spark = session.spark(config, Path(sys.argv[1]))
 try:
     numbers = Schema.of([Column("id", pa.int64())])
@@ -503,7 +509,9 @@ import sys, time
 from pathlib import Path
 from types import SimpleNamespace
 from penstock.engine import gateway, session
-config = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=2, conf={})
+config = SimpleNamespace(
+    master="local[2]", remote=None, driver_memory="1g", executor_memory=None, shuffle_partitions=2, conf={}
+)
 session.prewarm(config, Path(sys.argv[1]))
 while not gateway._processes:
     time.sleep(0.001)

@@ -29,7 +29,9 @@ pytestmark = pytest.mark.spark
 
 ROWS = 300_000  # several batches, so that some have reached the sink before the failure
 NUMBERS = Schema.of([Column("id", pa.int64()), Column("label", pa.string())])
-CONFIG = SimpleNamespace(master="local[2]", remote=None, driver_memory="1g", shuffle_partitions=2, conf={})
+CONFIG = SimpleNamespace(
+    master="local[2]", remote=None, driver_memory="1g", executor_memory=None, shuffle_partitions=2, conf={}
+)
 
 
 @dataclass(frozen=True)

@@ -23,6 +23,7 @@ JAVA = JavaHome(Path("/opt/java"), "17.0.1", "PATH")
 
 def config(**changes: object) -> SimpleNamespace:
     known = {"master": "local[*]", "remote": None, "driver_memory": "1g", "shuffle_partitions": 2, "conf": {}}
+    known |= {"executor_memory": None}
     return SimpleNamespace(**(known | changes))
 
 

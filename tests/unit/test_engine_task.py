@@ -23,7 +23,9 @@ WIRE = [("b", Column("beta", pa.string())), ("a", Column("alpha", pa.int64()))]
 
 @pytest.fixture
 def run(tmp_path: Path) -> RunContext:
-    return RunContext("0" * 32, "p", tmp_path / "staging")
+    run = RunContext("0" * 32, "p", tmp_path / "staging")
+    task.folder_of(run).mkdir(parents=True)  # as the driver does before it starts a job
+    return run
 
 
 class Counting(Sink):
@@ -165,9 +167,16 @@ def test_an_aborted_runs_folder_is_not_made_again(run: RunContext) -> None:
     assert not run.staging.exists()
 
 
+def test_a_worker_that_does_not_see_the_runs_folder_does_its_part_all_the_same(run: RunContext) -> None:
+    """On another machine there is no such folder, and none is left there."""
+    shutil.rmtree(run.staging)
+    line = task.carry_out(run, 0, lambda: iter([batch(a=pa.array([1]))]), Counting())
+    assert json.loads(line)["receipt"]["rows"] == 1
+    assert not run.staging.exists()
+
+
 def test_a_dead_worker_is_not_busy(run: RunContext) -> None:
     folder = task.folder_of(run)
-    folder.mkdir(parents=True)
     state = {"pid": 99999999, "started": 5, "host": job.socket.gethostname(), "rows": 1, "bytes": 1, "done": False}
     (folder / "0.1.json").write_text(json.dumps(state))
     assert job.busy(folder) == []

@@ -19,7 +19,7 @@ import duckdb
 import pyarrow as pa
 from sqlglot.dialects.dialect import Dialect
 
-from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Source, Split, Window
+from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Shared, Source, Split, Window
 from penstock.backends.duckdb import types
 from penstock.backends.duckdb.config import WORKER_THREADS, DuckDBConfig
 from penstock.backends.duckdb.connect import Session, mapped, open_file, shift_lines, translate
@@ -27,6 +27,7 @@ from penstock.backends.duckdb.dialect import DuckDBDialect, literal, same_name
 from penstock.backends.duckdb.window import condition, upper_bound
 from penstock.backends.exchange import Exchange
 from penstock.backends.sql import KEYS_SHOWN, null_note, recall, remembered
+from penstock.backends.staging import StagingArea
 from penstock.errors import ConfigError, DataError, PlanRefused, SourceError, SourceMoved
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Schema, TableName
@@ -414,6 +415,11 @@ class DuckDBSource(Source):
         if self._config.in_memory:
             held = "it is in memory: the driver reads it and hands its rows out to tasks"
         return (held, *self._without_cursor, *(f"the text of {column} says less than its value" for column in lossy))
+
+    def shared(self) -> tuple[Shared, ...]:
+        if self._config.in_memory:
+            return (Shared.project(StagingArea.base_of(self._run)),)
+        return (Shared.file(self._config.file),)
 
     def close(self) -> None:
         try:

@@ -23,6 +23,7 @@ from penstock.backends.base import (
     Native,
     Receipt,
     RunContext,
+    Shared,
     Sink,
     TableLoad,
     Target,
@@ -130,6 +131,9 @@ class DuckDBTarget(Target):
             check_format(session)
             return last_watermark(session, pipeline, self._as_spelled(session, table))
 
+    def shared(self) -> tuple[Shared, ...]:
+        return (Shared.staging(self._base(), self._config.name),)
+
     def begin(self, plan: LoadPlan) -> Load:
         if any(load.adopt for load in plan.tables):
             raise Unsupported("a DuckDB load cannot adopt its staging", why="it is staged in files")
@@ -137,7 +141,7 @@ class DuckDBTarget(Target):
         staging: StagingArea | None = None
         try:
             failpoint("load.begin")
-            base = self._config.staging_base or StagingArea.base_of(plan.run)
+            base = self._base()
             sweep(base)
             if plan.native_query is None:
                 staging = StagingArea.create(base, plan.run)
@@ -148,6 +152,9 @@ class DuckDBTarget(Target):
             lock.release()
             raise
         return DuckDBLoad(self._config, plan, lock, staging)
+
+    def _base(self) -> Path:
+        return self._config.staging_base or StagingArea.base_of(self._run)
 
     def _lock(self, run: RunContext) -> FileLock | ProcessLock:
         if self._config.in_memory:

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Source, Split, Window
+from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Shared, Source, Split, Window
 from penstock.backends.files import csv, jsonl, parquet, types
 from penstock.backends.files.config import Dialect, FilesConfig, format_of
 from penstock.backends.files.infer import inferred
@@ -300,6 +300,9 @@ class FilesSource(Source):
 
     def notes(self) -> tuple[str, ...]:
         return (*self.listing.notes, *self._without_cursor)
+
+    def shared(self) -> tuple[Shared, ...]:
+        return (Shared.file(self.place.root),)
 
     # ------------------------------------------------------------ windows
 

@@ -25,6 +25,7 @@ from penstock.backends.base import (
     Native,
     Receipt,
     RunContext,
+    Shared,
     Sink,
     Source,
     StagedColumn,
@@ -35,7 +36,7 @@ from penstock.backends.base import (
 from penstock.backends.files import csv, jsonl, parquet, types
 from penstock.backends.files.config import COMPRESSED, DEFAULT_FORMAT, Dialect, FileFormat, FilesConfig, format_of
 from penstock.backends.files.manifest import Chain, DataFile, Group, Loader, Manifest, next_manifest, staging_base
-from penstock.backends.files.place import Mark, Place, folder_name, found_files, locate
+from penstock.backends.files.place import META, Mark, Place, folder_name, found_files, locate
 from penstock.backends.files.read import FilesSource, Listing, Piece
 from penstock.backends.files.texts import text_of
 from penstock.backends.guard import heed
@@ -231,6 +232,11 @@ class FilesTarget(Target):
     def watermark(self, pipeline: str, table: TableName) -> str | None:
         loader = Chain.read(self._place(table)).loader(pipeline)
         return loader.watermark if loader else None
+
+    def shared(self) -> tuple[Shared, ...]:
+        root = self._config.root
+        one_file = format_of(root.name)[0] is not None and not root.is_dir()
+        return (Shared.folder((root.parent if one_file else root) / META),)
 
     def begin(self, plan: LoadPlan) -> Load:
         if len(plan.tables) != 1:

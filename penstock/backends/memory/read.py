@@ -15,11 +15,12 @@ import pyarrow.compute as pc
 
 from penstock.backends.arrowtext import as_text, has_text
 from penstock.backends.arrowtypes import KEYS_SHOWN, key_text
-from penstock.backends.base import Cursor, ReadRequest, RunContext, Source, Split, Window
+from penstock.backends.base import Cursor, ReadRequest, RunContext, Shared, Source, Split, Window
 from penstock.backends.exchange import Exchange
 from penstock.backends.memory.store import Snapshot, StoredTable
 from penstock.backends.memory.window import inside, upper_bound
 from penstock.backends.sql import null_note
+from penstock.backends.staging import StagingArea
 from penstock.errors import DataError, PlanRefused, SourceError
 from penstock.schema import Column, Schema, TableName
 
@@ -116,6 +117,9 @@ class MemorySource(Source):
 
     def notes(self) -> tuple[str, ...]:
         return self._without_cursor
+
+    def shared(self) -> tuple[Shared, ...]:
+        return (Shared.project(StagingArea.base_of(self._run)),)
 
     def hand_out(self) -> None:
         self._exchange.write()

@@ -19,6 +19,7 @@ from penstock.backends.base import (
     Native,
     Receipt,
     RunContext,
+    Shared,
     Sink,
     StagedColumn,
     TableLoad,
@@ -74,6 +75,9 @@ class MemoryTarget(Target):
 
     def has_schema(self, schema: str) -> bool:  # noqa: ARG002  a schema is a part of a name here
         return True
+
+    def shared(self) -> tuple[Shared, ...]:
+        return (Shared.project(StagingArea.base_of(self._run)),)
 
     def begin(self, plan: LoadPlan) -> Load:
         name = f"the memory store {self._store.name!r}"

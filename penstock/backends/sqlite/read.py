@@ -17,7 +17,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Source, Split, Window
+from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Shared, Source, Split, Window
 from penstock.backends.exchange import Exchange
 from penstock.backends.sql import KEYS_SHOWN, null_note, remembered
 from penstock.backends.sqlite import types
@@ -30,7 +30,7 @@ from penstock.backends.sqlite.encode import ARROW, class_of
 from penstock.backends.sqlite.marks import FileMark
 from penstock.backends.sqlite.types import StoredColumn, quote
 from penstock.backends.sqlite.window import clock, condition, upper_bound
-from penstock.backends.staging import check_token
+from penstock.backends.staging import StagingArea, check_token
 from penstock.errors import ConfigError, DataError, PlanRefused, SourceError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Schema, TableName
@@ -513,6 +513,13 @@ class SQLiteSource(Source):
         checked = (f"every cell of {', '.join(loose)} is checked to be of one storage class",) if loose else ()
         held = ("it is in memory: the driver reads it and hands its rows out to tasks",)
         return (*(held if self._config.in_memory else ()), *checked, *self._without_cursor)
+
+    def shared(self) -> tuple[Shared, ...]:
+        if self._config.in_memory:
+            return (Shared.project(StagingArea.base_of(self._run)),)
+        if self._copy.wanted:
+            return (Shared.project(StagingArea.base_of(self._run)),)
+        return (Shared.file(self._config.file),)
 
     def close(self) -> None:
         try:

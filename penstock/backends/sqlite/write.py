@@ -26,6 +26,7 @@ from penstock.backends.base import (
     Native,
     Receipt,
     RunContext,
+    Shared,
     Sink,
     StagedColumn,
     TableLoad,
@@ -109,6 +110,12 @@ class SQLiteTarget(Target):
             check_format(session)
             return last_watermark(session, pipeline, _as_spelled(session, table))
 
+    def shared(self) -> tuple[Shared, ...]:
+        return (Shared.staging(self._base(), self._config.name),)
+
+    def _base(self) -> Path:
+        return self._config.staging_base or StagingArea.base_of(self._run)
+
     def begin(self, plan: LoadPlan) -> Load:
         if any(load.adopt for load in plan.tables):
             raise Unsupported("a SQLite load cannot adopt its staging", why="it is staged in files")
@@ -116,7 +123,7 @@ class SQLiteTarget(Target):
         staging: StagingArea | None = None
         try:
             failpoint("load.begin")
-            base = self._config.staging_base or StagingArea.base_of(plan.run)
+            base = self._base()
             sweep(base)
             if plan.native_query is None:
                 staging = StagingArea.create(base, plan.run)

@@ -1,0 +1,161 @@
+"""A Spark Connect server on a cluster: the same pipelines, without a JVM in this process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from penstock.engine import session, status
+from penstock.errors import Cancelled, SparkError, TransformError
+from penstock.project.model import SparkConfig
+from tests.conformance.harness import Harness, PostgresHarness
+from tests.e2e.cluster import Cluster
+from tests.e2e.cluster_flow import ITEMS, ROWS, SPLIT, ClusterFlow, sessions, sleeping, within
+from tests.e2e.command import Project
+
+pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+
+PROMISE_SECONDS = 5.0
+
+
+@pytest.fixture(scope="module")
+def config(cluster: Cluster) -> Iterator[SparkConfig]:
+    session.stop()  # of other tests in this process
+    yield SparkConfig(remote=cluster.remote, parallel=4, conf={"spark.sql.shuffle.partitions": "3"})
+    session.stop()
+
+
+@pytest.fixture
+def make(config: SparkConfig, harness: Callable[[str], Harness], tmp_path: Path) -> Callable[[str, str], ClusterFlow]:
+    def flow(source: str, target: str) -> ClusterFlow:
+        return ClusterFlow(harness(source), harness(target), tmp_path, config)
+
+    return flow
+
+
+def test_fused_gives_the_same_values_and_the_plan_names_the_server(
+    make: Callable[[str, str], ClusterFlow], config: SparkConfig
+) -> None:
+    flow = make("postgres", "duckdb")
+    flow.source.execute(*ITEMS)
+    planned = flow.plan(target="to.main.there", **SPLIT)
+    assert planned.path == "fused"
+    assert planned.partitions >= 2
+    assert f"tasks run on the Spark Connect server {config.remote}" in planned.notes
+    done = flow.run(target="to.main.there", **SPLIT)
+    assert (done.state, done.rows) == ("done", ROWS)
+    assert status.context(session.spark(config, flow.root)) is None
+
+    flow.run_here(target="to.main.here")
+    for one, other in (("there", "here"), ("here", "there")):
+        assert flow.target.query(f"select count(*) from (from {one} except all from {other})") == [(0,)]
+    assert flow.target.leftovers() == []
+
+
+def test_sql_and_a_function_of_the_project(make: Callable[[str, str], ClusterFlow], config: SparkConfig) -> None:
+    flow = make("postgres", "postgres")
+    flow.source.execute(*ITEMS)
+    sql = "select *, id * 2 as twice from source where id % 2 = 0"
+    flow.run(target="to.public.by_sql", transform=sql, **SPLIT)
+    flow.run(target="to.public.by_function", transform_function=flow.module("loud"))
+    flow.run_here(target="to.public.plain")
+
+    there = flow.target.query("select id, name, price, at, day, code, doc, raw, tags, twice from by_sql order by id")
+    here = flow.target.query("select *, id * 2 from plain where id % 2 = 0 order by id")
+    assert there == here
+    assert len(here) == ROWS // 2
+    loud = flow.target.query("select id, name, price, at from by_function order by id")
+    assert loud == flow.target.query("select id, upper(name) || '!', price, at from plain where id % 2 = 0 order by id")
+    # A run's settings and views are its own session's.
+    spark = session.spark(config, flow.root)
+    assert spark.conf.get("spark.sql.shuffle.partitions") == "3"
+    assert not spark.catalog.tableExists("source")
+    assert spark.conf.get("spark.sql.timestampType") == "TIMESTAMP_LTZ"
+    assert list(status._told) == [spark.session_id], "a run's session was not given back"
+
+
+def test_wrong_sql_and_a_failing_function_are_told_with_their_place(
+    make: Callable[[str, str], ClusterFlow], capfd: pytest.CaptureFixture[str]
+) -> None:
+    flow = make("postgres", "postgres")
+    flow.source.execute(*ITEMS)
+    with pytest.raises(TransformError, match="`nothing`") as raised:
+        flow.run(transform="select nothing from source")
+    assert "\n" not in raised.value.why
+    assert capfd.readouterr() == ("", "")
+    with pytest.raises(TransformError) as raised:
+        flow.run(transform_function=flow.module("broken"))
+    assert raised.value.why == "ValueError"
+    assert "shouting.py:" in raised.value.place
+    assert not flow.target.has_table("items")
+    assert flow.target.leftovers() == []
+
+
+def test_staging_that_one_worker_cannot_see_is_found_before_anything_is_written(
+    make: Callable[[str, str], ClusterFlow], cluster: Cluster
+) -> None:
+    flow = make("postgres", "duckdb")
+    flow.source.execute(*ITEMS)
+    flow.staging = cluster.hidden
+    with pytest.raises(SparkError, match="is not shared by all workers") as raised:
+        flow.run()
+    assert raised.value.kept == "nothing was touched"
+    assert not flow.target.has_table("items")
+    assert list(cluster.hidden.iterdir()) == []
+
+
+def test_five_seconds_after_a_cancel_nothing_of_the_run_is_left(make: Callable[[str, str], ClusterFlow]) -> None:
+    flow = make("postgres", "postgres")
+    source = flow.source
+    assert isinstance(source, PostgresHarness)
+    source.execute(*ITEMS)
+    began: list[float] = []
+
+    def interrupt() -> None:
+        with within(60) as wait:
+            wait(lambda: sleeping(source) == 1)
+        began.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
+
+    watcher = threading.Thread(target=interrupt)
+    watcher.start()
+    with pytest.raises(Cancelled):
+        flow.run(query="select id, name || pg_sleep(0.05)::text as name from items")
+    watcher.join()
+    with within(PROMISE_SECONDS - (time.monotonic() - began[0])) as wait:
+        wait(lambda: sessions(source) == 0)
+    assert not flow.target.has_table("items")
+    assert flow.target.leftovers() == []
+    assert flow.run().rows == ROWS
+
+
+def test_the_command_says_what_does_not_answer_and_what_does(
+    project: Project, cluster: Cluster, config: SparkConfig
+) -> None:
+    text = (project.folder / "penstock.toml").read_text()
+    # The master's own port speaks, but not gRPC.
+    project.write(f'{text}\n[spark]\nremote = "sc://127.0.0.1:{cluster.port}/;token=t0psecret"\n')
+    began = time.monotonic()
+    done = project.run("run", "customers")
+    assert time.monotonic() - began < 30
+    assert done.returncode == 1
+    assert f"no Spark Connect server answers at sc://127.0.0.1:{cluster.port}" in done.stderr
+    assert "t0psecret" not in done.stderr
+
+    project.write(f'{text}\n[spark]\nremote = "{config.remote}"\n')
+    [found] = [one for one in project.json("doctor") if one["check"] == "spark master"]
+    assert (found["status"], found["found"]) == ("ok", f"{config.remote} answers")
+
+
+def test_a_setting_that_only_the_server_can_have_is_refused(config: SparkConfig, tmp_path: Path) -> None:
+    session.stop()
+    wrong = SparkConfig(remote=config.remote, conf={"spark.executor.memory": "3g"})
+    with pytest.raises(SparkError, match="gave no session") as raised:
+        session.spark(wrong, tmp_path)
+    assert "spark.executor.memory" in raised.value.why

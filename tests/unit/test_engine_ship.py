@@ -1,0 +1,87 @@
+"""What workers are sent: this Penstock, and the project's own modules; no data, no secret."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+from penstock.engine import ship
+
+
+@pytest.fixture(autouse=True)
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    return tmp_path / "cache" / "penstock" / "ship"
+
+
+def names(path: Path) -> set[str]:
+    with zipfile.ZipFile(path) as archive:
+        return set(archive.namelist())
+
+
+def test_the_package_can_be_imported_from_its_zip_alone(tmp_path: Path) -> None:
+    from importlib.metadata import version
+
+    made = ship.package()
+    packages = tmp_path / "packages"
+    packages.mkdir()
+    script = (
+        "import sys; sys.path = [p for p in sys.path if 'site-packages' not in p and 'penstock' not in p];"
+        f"sys.path.insert(0, {str(made)!r});"
+        "import penstock, penstock.errors; from importlib.metadata import entry_points, version;"
+        "print(penstock.__file__, version('penstock'), 'postgres' in entry_points(group='penstock.backends').names)"
+    )
+    done = subprocess.run([sys.executable, "-I", "-S", "-c", script], capture_output=True, text=True, check=False)
+    assert done.stdout == f"{made}/penstock/__init__.py {version('penstock')} True\n", done.stderr
+    assert "penstock/engine/jars.toml" in names(made)
+    assert not any("__pycache__" in name for name in names(made))
+
+
+def test_the_same_content_is_the_same_zip(cache: Path) -> None:
+    first = ship.package()
+    before = first.stat().st_ino
+    assert ship.package() == first
+    assert first.stat().st_ino == before
+    content = first.read_bytes()
+    first.unlink()
+    assert ship.package().read_bytes() == content
+    assert [path.name for path in cache.iterdir()] == [first.name]
+
+
+def test_modules_of_the_project_and_nothing_beside_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    root = tmp_path / "project"
+    (root / "shipped_package" / "inner").mkdir(parents=True)
+    for file in ("shipped_package/__init__.py", "shipped_package/inner/__init__.py", "shipped_alone.py", "unused.py"):
+        (root / file).write_text("value = 1\n")
+    (root / "shipped_package" / "secret.env").write_text("PASSWORD=x")
+    (root / "penstock.toml").write_text("")
+    monkeypatch.syspath_prepend(str(root))
+    assert ship.modules(root) is None
+    import shipped_alone  # type: ignore[import-not-found]  # noqa: F401  made above
+    import shipped_package.inner  # type: ignore[import-not-found]  # noqa: F401
+
+    try:
+        made = ship.modules(root)
+        assert made is not None
+        assert names(made) == {
+            "shipped_alone.py",
+            "shipped_package/__init__.py",
+            "shipped_package/inner/__init__.py",
+        }
+        (root / "shipped_alone.py").write_text("value = 2\n")
+        changed = ship.modules(root)
+        assert changed is not None
+        assert changed.name != made.name
+    finally:
+        for name in ("shipped_alone", "shipped_package", "shipped_package.inner"):
+            sys.modules.pop(name, None)
+
+
+def test_old_zips_are_forgotten(cache: Path) -> None:
+    for number in range(ship.KEPT + 3):
+        ship._zip("project", {"a.py": str(number).encode()})
+    assert len(list(cache.iterdir())) == ship.KEPT
