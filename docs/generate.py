@@ -50,6 +50,7 @@ from penstock.project.model import (
 from penstock.run.drafts import Draft
 from penstock.run.records import Finding, PipelinePlan
 from penstock.scaffold.start import Started
+from penstock.schema import declare, words
 from penstock.schema.ddl import TRANSFORMS
 from penstock.state import RunRecord
 
@@ -75,6 +76,7 @@ def pages() -> dict[Path, str]:
         REFERENCE / "config.md": config_page(),
         REFERENCE / "cli.md": cli_page(),
         REFERENCE / "backends.md": backends_page(),
+        REFERENCE / "types.md": types_page(),
         REFERENCE / schema.FILE: schema.text(),
         README: with_matrix(README.read_text()),
     }
@@ -350,6 +352,49 @@ def _ability(one: Capabilities, field: str) -> str:
     if field == "extra":
         return code(f"penstock[{value}]") if value else "always there"
     return "yes" if value else "no"
+
+
+COMPOSED = (
+    ("decimal(p,s)", "decimal128(p, s)", "Decimal", "numbers of up to 38 digits, s of them after the point"),
+    ("numeric", "string", "Numeric", "numbers of any number of digits, NaN and the infinities"),
+    ("interval", "string", "Interval", "spans of time: years, months, days, hours …"),
+    ("enum('a','b')", "string", "Enum", "one of the labels"),
+    ("T[]", "list<T>", "List", "lists"),
+    ("struct(name T, …)", "struct<…>", "Struct", "fields with names"),
+    ("map(K,V)", "map<K, V>", "Map", "values by key"),
+)
+
+
+def types_page() -> str:
+    """The words for types, with what each is in Arrow and in Python."""
+    spelled: dict[str, list[str]] = {}
+    for other, word in words.ALIASES.items():
+        spelled.setdefault(word, []).append(f"`{other}`")
+    classes = {getattr(declare, name).word: name for name in declare.__all__ if getattr(declare, name).word}
+    rows = [
+        [f"`{word}`", ", ".join(spelled.get(word, [])), f"`{type_}`", f"`ps.{classes[word]}`", _about(classes[word])]
+        for word, type_ in words.PLAIN.items()
+    ]
+    rows += [[f"`{word}`", "", f"`{arrow}`", f"`ps.{name}`", about] for word, arrow, name, about in COMPOSED]
+    return "\n".join(
+        [
+            NOTICE,
+            "# Types by name",
+            "",
+            "One spelling of every type: for `columns` of a pipeline into SQLite, files or memory, for the declared",
+            "columns of a files connection, and in what Penstock remembers of a table. In Python the same types are",
+            "classes. Casts into Postgres and DuckDB are spelled as those spell them. [Types](../explanation/types.md)",
+            "tells what becomes of each on its way.",
+            "",
+            table(["word", "also", "in Arrow", "in Python", "holds"], rows),
+            "",
+        ]
+    )
+
+
+def _about(name: str) -> str:
+    text = (getattr(declare, name).__doc__ or "").strip().splitlines()[0].rstrip(".")
+    return text[:1].lower() + text[1:]
 
 
 def backends_page() -> str:

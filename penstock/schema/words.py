@@ -19,7 +19,7 @@ import pyarrow as pa
 from penstock.errors import ConfigError
 from penstock.schema.columns import ENUM, INTERVAL, NATIVE, NUMERIC, OPAQUE, Column, Logical
 
-_PLAIN: dict[str, pa.DataType] = {
+PLAIN: dict[str, pa.DataType] = {
     "bool": pa.bool_(),
     "tinyint": pa.int8(),
     "smallint": pa.int16(),
@@ -41,8 +41,8 @@ _PLAIN: dict[str, pa.DataType] = {
     **{f"timestamp{'' if unit == 'us' else '_' + unit}": pa.timestamp(unit) for unit in ("s", "ms", "us", "ns")},
     **{f"timestamptz{'' if u == 'us' else '_' + u}": pa.timestamp(u, "UTC") for u in ("s", "ms", "us", "ns")},
 }
-_SPELLED = {type_: word for word, type_ in _PLAIN.items()}
-_ALIASES = {
+_SPELLED = {type_: word for word, type_ in PLAIN.items()}
+ALIASES = {
     "boolean": "bool",
     "int8": "bigint",  # as SQL has it, not Arrow: eight bytes
     "int4": "int",
@@ -93,7 +93,7 @@ def spell(column: Column) -> str:
         return f"enum({', '.join(_quoted(label) for label in logical.labels)})"
     if logical.kind in (NATIVE, OPAQUE) and column.native:
         return f"text{_AS}{column.native}"
-    return logical.kind if logical.kind in _PLAIN else "text"
+    return logical.kind if logical.kind in PLAIN else "text"
 
 
 def spell_type(type_: pa.DataType) -> str:
@@ -169,7 +169,7 @@ class _Reader:
             return Word(pa.float64())
         if name == "timestamp" and (zone := self._zone()):
             name = zone
-        name = _ALIASES.get(name, name)
+        name = ALIASES.get(name, name)
         if name in ("decimal", "numeric"):
             return self._decimal(name)
         if name == INTERVAL:
@@ -185,9 +185,9 @@ class _Reader:
             value = self._bare()
             self._expect(")")
             return Word(pa.map_(key, value))
-        if name not in _PLAIN:
+        if name not in PLAIN:
             raise self._wrong(f"{name!r} is no type")
-        return Word(_PLAIN[name])
+        return Word(PLAIN[name])
 
     def _zone(self) -> str:
         for first, word in (("with", "timestamptz"), ("without", "timestamp")):

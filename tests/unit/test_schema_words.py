@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from penstock.errors import ConfigError
 from penstock.schema.columns import ENUM, INTERVAL, NATIVE, NUMERIC, Column, Logical
-from penstock.schema.words import _PLAIN, parse, spell
+from penstock.schema.words import PLAIN, parse, spell
 
 FLAT = st.one_of(
-    st.sampled_from(sorted(_PLAIN.values(), key=str)),
+    st.sampled_from(sorted(PLAIN.values(), key=str)),
     st.integers(1, 38).flatmap(lambda p: st.integers(0, p).map(lambda s: pa.decimal128(p, s))),
 )
 NAMES = st.text(st.characters(codec="utf-8", exclude_characters="\0"), min_size=1, max_size=8)
