@@ -14,9 +14,9 @@ import pytest
 from penstock.engine import session, status
 from penstock.errors import Cancelled, SparkError, TransformError
 from penstock.project.model import SparkConfig
+from tests.cluster.flow import ITEMS, ROWS, SPLIT, ClusterFlow, sessions, sleeping, within
+from tests.cluster.servers import Cluster
 from tests.conformance.harness import Harness, PostgresHarness
-from tests.e2e.cluster import Cluster
-from tests.e2e.cluster_flow import ITEMS, ROWS, SPLIT, ClusterFlow, sessions, sleeping, within
 from tests.e2e.command import Project
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]

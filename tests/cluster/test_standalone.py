@@ -20,9 +20,9 @@ from penstock.backends.base import Receipt
 from penstock.engine import session, status
 from penstock.errors import Cancelled, SourceError, SparkError
 from penstock.project.model import SparkConfig
+from tests.cluster.flow import ITEMS, ROWS, SPLIT, ClusterFlow, sessions, sleeping, within
+from tests.cluster.servers import Cluster, bare_python
 from tests.conformance.harness import Harness, PostgresHarness
-from tests.e2e.cluster import Cluster, bare_python
-from tests.e2e.cluster_flow import ITEMS, ROWS, SPLIT, ClusterFlow, sessions, sleeping, within
 from tests.e2e.command import Project
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]

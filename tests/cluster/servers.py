@@ -15,17 +15,18 @@ import subprocess
 import sys
 import sysconfig
 import tempfile
-import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import cached_property
-from json import loads
+from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import Any, Self
 
 from penstock.engine import archive, gateway
 from penstock.engine.java import JavaHome, find_java
+from penstock.testing.postgres import free_port
+from tests.waiting import await_true
 
 START_SECONDS = 60.0
 JVM_MEMORY = "256m"  # of a master and of a worker; executors have their own
@@ -42,19 +43,6 @@ appender.stderr.target = SYSTEM_ERR
 appender.stderr.layout.type = PatternLayout
 appender.stderr.layout.pattern = %d{HH:mm:ss.SSS} %p %c{1}: %m%n%ex
 """
-
-
-def free_port() -> int:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        return int(taken.getsockname()[1])
-
-
-def await_true(condition: Callable[[], object], what: str, seconds: float = START_SECONDS) -> None:
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"waited {seconds} s for {what}"
-        time.sleep(0.02)
 
 
 def listens(port: int) -> bool:
@@ -214,7 +202,7 @@ class Cluster(Servers):
         self._await_workers()
 
     def _add_worker(self, under: Sequence[str] = ()) -> None:
-        await_true(lambda: listens(self.port), "the master")
+        await_true(lambda: listens(self.port), START_SECONDS, lambda: self.log("master"))
         name = f"worker{self.workers}"
         self.workers += 1
         (self.folder / f"{name}-local").mkdir(mode=0o777)
@@ -233,10 +221,10 @@ class Cluster(Servers):
         def all_there() -> bool:
             try:
                 return bool(self.state()["aliveworkers"] == self.workers)
-            except urllib.error.URLError:  # its status is not served yet
+            except (urllib.error.URLError, JSONDecodeError):  # its status is not served yet, or not as JSON
                 return False
 
-        await_true(all_there, "the workers")
+        await_true(all_there, START_SECONDS, lambda: self.log("master"))
 
     def conf(self) -> dict[str, str]:
         """What a project says in `[spark.conf]` to use it."""
@@ -268,5 +256,5 @@ class Cluster(Servers):
             memory="1g",
             properties=[f"-D{name}={value}" for name, value in settings.items()],
         )
-        await_true(lambda: listens(port), "the Connect server")
+        await_true(lambda: listens(port), START_SECONDS, lambda: self.log("connect"))
         return f"sc://127.0.0.1:{port}"
