@@ -214,7 +214,7 @@ def test_every_word_is_spelled_as_words_are() -> None:
     spelled += [ps.Decimal[38, 12].word, ps.Enum["a", "it's"].word]  # type: ignore[attr-defined]  # Literals to a checker
     for word in spelled:
         assert words.spell(words.parse(word).column("x")) == word
-    assert set(words._PLAIN) <= set(spelled)
+    assert set(words.PLAIN) <= set(spelled)
 
 
 EXAMPLE = """
