@@ -158,6 +158,7 @@ def test_infer_takes_a_type_only_if_every_value_is_spelled_so(lake: Lake) -> Non
         "zoned": ("2024-01-31 12:00:00+00", "2024-01-31 12:00:00.5+00", "timestamptz"),
         "other_zone": ("2024-01-31 12:00:00+02", "2024-01-31 12:00:00+00", "text"),
         "yes": ("true", "false", "bool"),
+        "short": ("t", "f", "text"),
         "id": ("ffffffff-ffff-ffff-ffff-ffffffffffff", "00000000-0000-0000-0000-000000000000", "uuid"),
         "upper": ("FFFFFFFF-ffff-ffff-ffff-ffffffffffff", "00000000-0000-0000-0000-000000000000", "text"),
         "hex": ("0x10", "1", "text"),
@@ -174,6 +175,8 @@ def test_infer_takes_a_type_only_if_every_value_is_spelled_so(lake: Lake) -> Non
     assert spell(declared["n"]) == "text"
     rows = lake.read("t", infer=True)
     assert (rows[0]["n"], rows[1]["n"], rows[0]["zip"]) == (1, -20, "007")
+    # Declared, a value may be spelled in another way: these are how Postgres' COPY has them.
+    assert [row["short"] for row in lake.read("t", columns={"short": "bool"})] == [True, False]
 
 
 def test_hive_folders_are_text_columns_unless_declared(lake: Lake) -> None:

@@ -299,6 +299,8 @@ def _parse(text: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_integer(type_):
         _refuse(text, "[xX]")  # 0x10 is 16 to Arrow
         return text.cast(type_)
+    if pa.types.is_boolean(type_):
+        return _bool_of(text)
     if pa.types.is_date32(type_):
         return _date_of(text)
     if pa.types.is_time(type_):
@@ -306,6 +308,13 @@ def _parse(text: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_timestamp(type_):
         return _timestamp_of(text, type_)
     return text.cast(type_)
+
+
+def _bool_of(text: pa.Array) -> pa.Array:
+    """`t` and `f` too: what Postgres' own COPY writes."""
+    for short, word in (("t", "true"), ("f", "false")):
+        text = pc.if_else(pc.equal(text, short), word, text)
+    return text.cast(pa.bool_())
 
 
 def _require(text: pa.Array, pattern: str) -> None:
