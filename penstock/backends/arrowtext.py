@@ -78,7 +78,7 @@ def time_text(array: pa.Array) -> pa.Array:
 
 def text_time(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Times of day, which Arrow reads as a part of a moment only; midnight at the end of a day not at all."""
-    last = pc.equal(array, MIDNIGHT)
+    last = pc.equal(_without_zeros(array), MIDNIGHT)
     moments = pc.binary_join_element_wise("1970-01-01", pc.if_else(last, "00:00:00", array), " ")
     parsed = moments.cast(pa.timestamp(type_.unit)).cast(pa.int64())
     return pc.if_else(last, _DAY * (1_000 if type_.unit == "ns" else 1), parsed).cast(type_)
