@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 def require_lasting(project: Project, pipeline: Pipeline) -> None:
     """Refuse a pipeline whose target lives in this process only. In Python, the process is the user's own."""
-    target = project.connection(pipeline.target_connection)
+    try:
+        target = project.connection(pipeline.target_connection)
+    except PenstockError:
+        return  # told by whoever opens it, and kept in the run's history
     if target.in_process:
         raise Unsupported(
             f"{pipeline.target_connection} cannot be the target of a command",
@@ -35,6 +38,4 @@ def findings(project: Project, pipelines: Iterable[Pipeline]) -> list[Finding]:
             require_lasting(project, pipeline)
         except Unsupported as error:
             found.append(Finding(pipeline.name, "error", error.what, error.why, error.remedy, error.place))
-        except PenstockError:
-            continue  # told by whoever opens it
     return found

@@ -11,6 +11,7 @@ import pytest
 from penstock.backends.base import TargetTable
 from penstock.backends.duckdb.write import DuckDBTarget
 from penstock.backends.postgres.write import PostgresTarget
+from penstock.backends.sqlite.write import SQLiteTarget
 from penstock.schema import TableName
 from tests.conformance.harness import Flow, Harness
 
@@ -55,7 +56,7 @@ def test_tasks_are_no_more_than_their_sessions(
 @pytest.mark.parametrize("incremental", [True, False])
 def test_the_target_is_looked_at_once(flow: Flow, monkeypatch: pytest.MonkeyPatch, incremental: bool) -> None:
     flow.source.execute("create table items (id bigint primary key)", "insert into items values (1)")
-    target = {"postgres": PostgresTarget, "duckdb": DuckDBTarget}[flow.target.backend]
+    target = {"postgres": PostgresTarget, "duckdb": DuckDBTarget, "sqlite": SQLiteTarget}[flow.target.backend]
     look, seen = target.inspect, []
 
     def counted(self: Any, table: TableName) -> TargetTable | None:

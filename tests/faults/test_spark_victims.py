@@ -18,7 +18,7 @@ import pytest
 from penstock.observe.failpoints import ENV
 from penstock.testing.postgres import EmbeddedPostgres
 from tests.conformance.harness import PostgresHarness
-from tests.faults.test_all_or_nothing import REPO, ROWS, Bare, _await
+from tests.faults.test_all_or_nothing import REPO, ROWS, Bare
 from tests.waiting import await_true
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.faults]
@@ -138,7 +138,7 @@ def test_worker_killed_its_rows_land_once(sparked: Sparked) -> None:
 def test_driver_killed_takes_jvm_workers_and_backends_along(sparked: Sparked, server: EmbeddedPostgres) -> None:
     marker = sparked.root / "pause"
     with sparked.command(f"sink.staged=once:{sparked.root / 'once'}:pause:{marker}") as process:
-        _await(marker.exists, 60)
+        await_true(marker.exists, 60)
         running = family(process)
         assert len(running) > 2
         assert sessions(server.dsn) >= 3
@@ -151,7 +151,7 @@ def test_driver_killed_takes_jvm_workers_and_backends_along(sparked: Sparked, se
 def test_server_restarted_under_a_spark_run(sparked: Sparked, server: EmbeddedPostgres) -> None:
     marker = sparked.root / "pause"
     with sparked.command(f"read.batch=once:{sparked.root / 'once'}:pause:{marker}") as process:
-        _await(marker.exists, 60)
+        await_true(marker.exists, 60)
         server.restart(immediate=True)
         marker.unlink()
         out, err = process.communicate(timeout=120)
@@ -167,7 +167,7 @@ def test_five_seconds_after_a_cancel_nothing_of_the_run_is_left(sparked: Sparked
     sparked.query = "select id, name || pg_sleep(0.05)::text as name from public.items"
     sparked.window = ""  # finding its bounds would run the query once more
     with sparked.command() as process:
-        _await(lambda: _reads(server.dsn) >= 1, 60)
+        await_true(lambda: _reads(server.dsn) >= 1, 60)
         running = family(process)
         assert len(workers(process)) >= 1
         began = time.monotonic()
