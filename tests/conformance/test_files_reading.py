@@ -179,6 +179,17 @@ def test_infer_takes_a_type_only_if_every_value_is_spelled_so(lake: Lake) -> Non
     assert [row["short"] for row in lake.read("t", columns={"short": "bool"})] == [True, False]
 
 
+@pytest.mark.parametrize("leads_to", ["elsewhere", "no_such_folder", "."])
+def test_files_behind_a_linked_folder_are_nobodys_to_read_or_remove(lake: Lake, leads_to: str) -> None:
+    lake.put("elsewhere/theirs.csv", "a\n1\n")
+    lake.put("t/ours.csv", "a\n1\n")
+    theirs = lake.root / "elsewhere" / "theirs.csv"
+    (lake.root / "t" / "link").symlink_to("." if leads_to == "." else lake.root / leads_to)
+    with pytest.raises(PlanRefused, match="is a link to"):
+        lake.read("t")
+    assert theirs.exists()
+
+
 def test_hive_folders_are_text_columns_unless_declared(lake: Lake) -> None:
     for region, month in (("eu", "01"), ("us", "02"), ("__HIVE_DEFAULT_PARTITION__", "03"), ("a%2Fb", "04")):
         lake.parquet(f"t/region={region}/month={month}/x.parquet", pa.table({"id": [1]}))

@@ -162,6 +162,14 @@ def _walk(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         if _hidden(entry.name):
             continue
+        if entry.is_symlink() and not entry.is_file():
+            # Behind it may lie what is not this table's, and what a truncate would remove there.
+            raise PlanRefused(
+                f"{entry} is a link to {'a directory' if entry.is_dir() else 'nothing'}",
+                why="a table's files lie in its own folder",
+                kept="nothing was touched",
+                remedy="remove the link, or name what it leads to as a table of its own",
+            )
         if entry.is_dir():
             if not (entry / META).is_dir():  # a table of its own
                 yield from _walk(entry)
