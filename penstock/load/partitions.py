@@ -53,6 +53,9 @@ def partition_refusals(fields: tuple[PartitionField, ...], columns: ColumnsPlan,
                 )
             elif kind == "date" and field.transform == "hour":
                 findings.append(f"partition_by = {str(field)!r}: a date has no hours")
+    if not sql and fields and loaded.keys() <= {field.column for field in fields}:
+        # Its values stand in the folders' names: a file without a column has no rows.
+        findings.append("partition_by names every column, so that the files would hold none: leave one out")
     return findings
 
 

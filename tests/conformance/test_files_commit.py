@@ -534,6 +534,12 @@ def test_partition_by_writes_hive_folders_and_reads_them_back(flow: Flow) -> Non
     assert flow.target.leftovers() == []
 
 
+def test_partition_by_every_column_is_refused(flow: Flow) -> None:
+    flow.source.execute("create table sales as select 'eu' as region, 1 as day")
+    with pytest.raises(PlanRefused, match="partition_by names every column"):
+        flow.run(table="main.sales", partition_by=["day", "region"])
+
+
 def test_partition_by_a_part_of_a_time_is_refused(parquet: Flow) -> None:
     parquet.source.execute("create table sales (id integer, day date)")
     with pytest.raises(Unsupported, match=re.escape("Files is not partitioned by month(day)")):
