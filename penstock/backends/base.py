@@ -338,6 +338,8 @@ class Dialect(ABC):
     sqlglot: ClassVar[str]  # sqlglot's name of it
     update_form: ClassVar[Literal["update_from", "delete_insert"]]
     savepoints: ClassVar[bool]  # a failed statement can be looked into before the transaction ends
+    insert: ClassVar[str] = "insert"  # a table of the user's may say what a conflict does: ours is an error
+    update: ClassVar[str] = "update"
     hashes: ClassVar[bool] = True  # has MD5, for `row_hash`
     truncates: ClassVar[bool] = True  # has TRUNCATE, for `truncate_with`
 

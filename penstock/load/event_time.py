@@ -184,7 +184,7 @@ def _replaced(statement: Statement, select: str) -> list[Step]:
     return [
         Execute(f"create temporary table {REPLACED} as\n{select}"),
         Execute(
-            f"update {statement.target} as t\nset {', '.join(sets)}\nfrom {rows}",
+            f"{statement.dialect.update} {statement.target} as t\nset {', '.join(sets)}\nfrom {rows}",
             "updated",
             touches=statement.all_of(f"{statement.target} as t, {rows}"),
         ),
@@ -208,7 +208,8 @@ def _closes(statement: Statement) -> list[Step]:
         ),
         *shrink_guard(statement),
         Execute(
-            f"update {statement.target} as t\nset {quote(VALID_TO)} = {now}, {quote(IS_CURRENT)} = false\n{where}",
+            f"{statement.dialect.update} {statement.target} as t\n"
+            f"set {quote(VALID_TO)} = {now}, {quote(IS_CURRENT)} = false\n{where}",
             "deleted",
             touches=statement.all_of(f"{statement.target} as t {where}"),
         ),
@@ -262,8 +263,8 @@ def _mended(statement: Statement) -> list[Step]:
     )
     return [
         Execute(
-            f"update {statement.target} as t\nset {quote(VALID_TO)} = v.{ENDS}, {quote(IS_CURRENT)} ="
-            f" (v.{ENDS} is null)\nfrom {rows}",
+            f"{statement.dialect.update} {statement.target} as t\n"
+            f"set {quote(VALID_TO)} = v.{ENDS}, {quote(IS_CURRENT)} = (v.{ENDS} is null)\nfrom {rows}",
             "updated",
             touches=statement.all_of(f"{statement.target} as t, {rows}"),
         )

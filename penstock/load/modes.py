@@ -75,7 +75,7 @@ class Statement:
     def insert(self, names: Sequence[str], select: str) -> str:
         overriding = self.dialect.overriding() if self.identity else ""
         space = " " if overriding else ""
-        return f"insert into {self.target} ({self.listed(names)}){space}{overriding}\n{select}"
+        return f"{self.dialect.insert} into {self.target} ({self.listed(names)}){space}{overriding}\n{select}"
 
 
 def metadata_columns(pipeline: Pipeline, dialect: Dialect) -> tuple[ColumnDef, ...]:
@@ -321,7 +321,7 @@ def _update_changed(statement: Statement) -> list[Step]:
     names = statement.listed(statement.names)
     changed = f"{CHANGED} as s\nwhere not s.{IS_NEW} and {statement.same_key('t', 's')}"
     update = Execute(
-        f"update {statement.target} as t\nset {', '.join(sets)}\nfrom {changed}",
+        f"{statement.dialect.update} {statement.target} as t\nset {', '.join(sets)}\nfrom {changed}",
         "updated",
         # Rows of the target: without a key of its own, it may have several for one staged.
         touches=statement.all_of(f"{statement.target} as t where exists (select 1 from {changed})"),
@@ -397,7 +397,7 @@ def _merge_deletes(statement: Statement) -> list[Step]:
         sql = f"delete from {gone}"
     elif deletes == "soft":
         sql = (
-            f"update {statement.target} as t\nset {quote(DELETED)} = true, {quote(DELETED_AT)} ="
+            f"{statement.dialect.update} {statement.target} as t\nset {quote(DELETED)} = true, {quote(DELETED_AT)} ="
             f" {statement.dialect.now()}\nwhere {vanished(statement)}"
         )
     else:
@@ -433,7 +433,7 @@ def scd2(statement: Statement) -> list[Step]:
             where = f"where {vanished(statement)}"
             steps.append(
                 Execute(
-                    f"update {statement.target} as t\n{closes}\n{where}",
+                    f"{statement.dialect.update} {statement.target} as t\n{closes}\n{where}",
                     "deleted",
                     touches=statement.all_of(f"{statement.target} as t {where}"),
                 )
@@ -445,7 +445,7 @@ def scd2(statement: Statement) -> list[Step]:
             )
             steps.append(
                 Execute(
-                    f"update {statement.target} as t\n{closes}\nfrom {changed}",
+                    f"{statement.dialect.update} {statement.target} as t\n{closes}\nfrom {changed}",
                     "updated",
                     touches=statement.all_of(f"{statement.target} as t, {changed}"),
                 )

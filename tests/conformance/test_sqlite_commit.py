@@ -82,6 +82,19 @@ def test_3_sqlite_user_sql_is_in_the_transaction_and_one_statement_at_a_time(flo
     assert loads(flow) == 1
 
 
+@pytest.mark.parametrize("clause", ["replace", "ignore"])
+@pytest.mark.parametrize("mode", ["append", "merge"])
+def test_3_sqlite_a_conflict_of_the_targets_own_loses_no_row(flow: Flow, clause: str, mode: str) -> None:
+    flow.source.execute("create table twins (id integer primary key, v text)", "insert into twins values (1, 'x')")
+    flow.target.execute(
+        f"create table items (id integer primary key, v text unique on conflict {clause}) strict",
+        "insert into items values (9, 'x')",
+    )
+    with pytest.raises(DataError):
+        flow.run(mode=mode, table="main.twins")
+    assert flow.target.rows("items") == [(9, "x")]
+
+
 def test_3_sqlite_journal_and_synchronous_stay_as_they_are(flow: Flow) -> None:
     flow.target.execute("pragma journal_mode = wal")
     flow.run()

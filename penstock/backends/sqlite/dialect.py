@@ -18,6 +18,9 @@ class SQLiteDialect(Dialect):
     sqlglot = "sqlite"
     update_form = "update_from"
     savepoints = True
+    # Otherwise `on conflict replace` or `ignore` of the target's own would remove or leave out rows without a word.
+    insert = "insert or abort"
+    update = "update or abort"
     timestamp_type = "timestamptz"
     text_type = "text"
     bool_type = "bool"
