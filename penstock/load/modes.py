@@ -23,6 +23,7 @@ VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH = "valid_from", "valid_to", "is_curre
 NOW = "_penstock_now"
 CHANGED = "_penstock_changed"
 IS_NEW = "_penstock_new"
+ARRIVED = "_penstock_arrived"  # with a ttl: what was staged, the old rows too
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +178,9 @@ def key_checks(statement: Statement) -> list[Check]:
     """NULL in a key inserts again at every run; the same key twice has no right answer."""
     if not statement.keys or statement.pipeline.mode not in ("merge", "scd2"):
         return []
-    return [replace(null_key_check(statement), key=statement.keys), duplicate_key_check(statement)]
+    # A row that is too old counts: whether the key's row in the target goes or stays, two would say.
+    rows = STAGED if statement.expiry is None else ARRIVED
+    return [replace(null_key_check(statement), key=statement.keys), duplicate_key_check(statement, rows)]
 
 
 def declared_key_checks(statement: Statement, declared: Sequence[str]) -> list[Check]:
@@ -209,10 +212,10 @@ def null_key_check(statement: Statement) -> Check:
     )
 
 
-def duplicate_key_check(statement: Statement) -> Check:
+def duplicate_key_check(statement: Statement, rows: str = STAGED) -> Check:
     keys = statement.listed(statement.keys)
     return Check(
-        f"select {statement.key_text()}\nfrom {STAGED}\ngroup by {keys}\nhaving count(*) > 1\nlimit 3",
+        f"select {statement.key_text()}\nfrom {rows}\ngroup by {keys}\nhaving count(*) > 1\nlimit 3",
         f"duplicate keys in the source ({', '.join(statement.keys)})",
         why="two rows of one load have the same key",
         remedy='say which wins with order_by = "updated_at desc", or choose other keys',

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from penstock.backends import lags
 from penstock.backends.base import STAGED, Execute, Step
-from penstock.load.modes import Statement, staged_rows, staged_view
+from penstock.load.modes import ARRIVED, Statement, staged_rows, staged_view
 
 EXPIRY = "_penstock_expiry"  # the bound
-ARRIVED = "_penstock_arrived"  # what was staged, the old rows too
 
 
 def staged_views(statement: Statement) -> list[Step]:

@@ -75,6 +75,25 @@ def test_ttl_merge_does_not_bring_old_rows_back(flow: Flow) -> None:
     assert ids(flow) == [3]
 
 
+def test_ttl_merge_takes_no_key_of_an_old_and_a_young_row(flow: Flow) -> None:
+    """The old row would delete what the young one brings, again at every run."""
+    arrive(flow, 1, 2)
+    flow.run(mode="merge", ttl=TTL)
+    table = f"{flow.target.schema}.items"
+    flow.target.execute(f"alter table {table} add column note text", f"update {table} set note = 'by hand'")
+    arrive(flow, 1, 2)
+    query = "select * from items union all select 1, 'older', now() - interval '60 days'"
+    twice = {"mode": "merge", "keys": ["id"], "ttl": TTL, "query": query}
+    with pytest.raises(DataError, match=r"duplicate keys in the source \(id\)") as caught:
+        flow.run(**twice)
+    assert caught.value.keys == ("id=1",)
+    assert figures(flow.run(**twice, order_by="made desc")) == (3, 0, 2, 0)
+    assert flow.target.query(f"select id, name, note from {table} order by 1") == [
+        (1, "n1", "by hand"),
+        (2, "n2", "by hand"),
+    ]
+
+
 def test_ttl_is_no_shrunk_source(flow: Flow) -> None:
     arrive(flow, *[1] * 10)
     flow.run(mode="truncate", ttl=TTL)
