@@ -2,21 +2,28 @@
 
 from __future__ import annotations
 
+import os
+import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from penstock.backends.base import Receipt
+from penstock.errors import Cancelled
 from penstock.project import Project
 from penstock.project.model import Pipeline, SparkConfig
 from penstock.run import pipeline as runs
 from penstock.state import RunRecord
 from tests.conformance.harness import Flow, Harness, PostgresHarness
+from tests.waiting import await_true
 
 ROWS = 4000
+PROMISE_SECONDS = 5.0
 SPLIT: dict[str, Any] = {"partition_on": "id", "parallel": 4}  # a table of a few pages is one partition by itself
 
 # Every kind of value that has a way of its own through Arrow or Spark.
@@ -104,14 +111,26 @@ def sessions(harness: PostgresHarness) -> int:
     return int(count)
 
 
-@contextmanager
-def within(seconds: float) -> Iterator[Callable[[Callable[[], object]], None]]:
-    """Await conditions, all of them within `seconds` from here."""
-    deadline = time.monotonic() + seconds
+def cancelled(flow: ClusterFlow, *over: Callable[[], bool]) -> None:
+    """Run slowly, press Ctrl-C while it reads, and see that within five seconds nothing is left; then run again."""
+    source = flow.source
+    assert isinstance(source, PostgresHarness)
+    source.execute(*ITEMS)
+    began: list[float] = []
 
-    def wait(condition: Callable[[], object]) -> None:
-        while not condition():
-            assert time.monotonic() < deadline, "waited too long"
-            time.sleep(0.02)
+    def interrupt() -> None:
+        await_true(lambda: sleeping(source) == 1, 60)
+        began.append(time.monotonic())
+        os.kill(os.getpid(), signal.SIGINT)
 
-    yield wait
+    watcher = threading.Thread(target=interrupt)
+    watcher.start()
+    slow = "select id, name || pg_sleep(0.05)::text as name from items"
+    with pytest.raises(Cancelled):
+        flow.run(query=slow)  # in one partition: its bounds would take as long
+    watcher.join()
+    left = PROMISE_SECONDS - (time.monotonic() - began[0])
+    await_true(lambda: sessions(source) == 0 and all(one() for one in over), left)
+    assert not flow.target.has_table("items")
+    assert flow.target.leftovers() == []
+    assert flow.run().rows == ROWS

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -12,16 +9,14 @@ from pathlib import Path
 import pytest
 
 from penstock.engine import session, status
-from penstock.errors import Cancelled, SparkError, TransformError
+from penstock.errors import SparkError, TransformError
 from penstock.project.model import SparkConfig
-from tests.cluster.flow import ITEMS, ROWS, SPLIT, ClusterFlow, sessions, sleeping, within
+from tests.cluster.flow import ITEMS, ROWS, SPLIT, ClusterFlow, cancelled
 from tests.cluster.servers import Cluster
-from tests.conformance.harness import Harness, PostgresHarness
+from tests.conformance.harness import Harness
 from tests.e2e.command import Project
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
-
-PROMISE_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -112,27 +107,7 @@ def test_staging_that_one_worker_cannot_see_is_found_before_anything_is_written(
 
 def test_five_seconds_after_a_cancel_nothing_of_the_run_is_left(make: Callable[[str, str], ClusterFlow]) -> None:
     flow = make("postgres", "postgres")
-    source = flow.source
-    assert isinstance(source, PostgresHarness)
-    source.execute(*ITEMS)
-    began: list[float] = []
-
-    def interrupt() -> None:
-        with within(60) as wait:
-            wait(lambda: sleeping(source) == 1)
-        began.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    watcher = threading.Thread(target=interrupt)
-    watcher.start()
-    with pytest.raises(Cancelled):
-        flow.run(query="select id, name || pg_sleep(0.05)::text as name from items")
-    watcher.join()
-    with within(PROMISE_SECONDS - (time.monotonic() - began[0])) as wait:
-        wait(lambda: sessions(source) == 0)
-    assert not flow.target.has_table("items")
-    assert flow.target.leftovers() == []
-    assert flow.run().rows == ROWS
+    cancelled(flow)
 
 
 def test_the_command_says_what_does_not_answer_and_what_does(

@@ -5,10 +5,7 @@ The workers' Python has no Penstock: whatever runs there came with the job.
 
 from __future__ import annotations
 
-import os
-import signal
 import subprocess
-import threading
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -18,16 +15,14 @@ import pytest
 
 from penstock.backends.base import Receipt
 from penstock.engine import session, status
-from penstock.errors import Cancelled, SourceError, SparkError
+from penstock.errors import SourceError, SparkError
 from penstock.project.model import SparkConfig
-from tests.cluster.flow import ITEMS, ROWS, SPLIT, ClusterFlow, sessions, sleeping, within
+from tests.cluster.flow import ITEMS, ROWS, SPLIT, ClusterFlow, cancelled
 from tests.cluster.servers import Cluster, bare_python
-from tests.conformance.harness import Harness, PostgresHarness
+from tests.conformance.harness import Harness
 from tests.e2e.command import Project
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
-
-PROMISE_SECONDS = 5.0
 
 
 @pytest.fixture(scope="module")
@@ -170,29 +165,7 @@ def test_between_servers_nothing_need_be_shared_and_errors_come_back(
 
 def test_five_seconds_after_a_cancel_no_task_of_the_run_is_left(make: Callable[[str, str], ClusterFlow]) -> None:
     flow = make("postgres", "postgres")
-    source = flow.source
-    assert isinstance(source, PostgresHarness)
-    source.execute(*ITEMS)
-    began: list[float] = []
-
-    def interrupt() -> None:
-        with within(60) as wait:
-            wait(lambda: sleeping(source) == 1)
-        began.append(time.monotonic())
-        os.kill(os.getpid(), signal.SIGINT)
-
-    watcher = threading.Thread(target=interrupt)
-    watcher.start()
-    slow = "select id, name || pg_sleep(0.05)::text as name from items"
-    with pytest.raises(Cancelled):
-        flow.run(query=slow)  # in one partition: its bounds would take as long
-    watcher.join()
-    with within(PROMISE_SECONDS - (time.monotonic() - began[0])) as wait:
-        wait(lambda: sessions(source) == 0)
-        wait(lambda: _running_tasks(flow) == 0)
-    assert not flow.target.has_table("items")
-    assert flow.target.leftovers() == []
-    assert flow.run().rows == ROWS
+    cancelled(flow, lambda: _running_tasks(flow) == 0)
 
 
 def _running_tasks(flow: ClusterFlow) -> int:

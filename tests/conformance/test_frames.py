@@ -6,7 +6,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -19,6 +18,7 @@ from penstock.errors import Cancelled, PlanRefused, TransformError
 from penstock.run.pipeline import stage_with_spark
 from tests.conformance.frame_folder import FrameSource
 from tests.conformance.harness import Flow, Harness
+from tests.waiting import await_true
 
 pytestmark = [pytest.mark.postgres, pytest.mark.spark]
 
@@ -137,8 +137,7 @@ def test_cancel_reaches_spark_s_own_writer(into: Flow, frames: FrameHarness) -> 
     """It must not write on behind the abort that removes what it staged."""
 
     def interrupt() -> None:
-        while not list(frames.folder.glob("*-staging/_temporary/**/*.parquet")):
-            time.sleep(0.02)
+        await_true(lambda: list(frames.folder.glob("*-staging/_temporary/**/*.parquet")), 60)
         os.kill(os.getpid(), signal.SIGINT)
 
     threading.Thread(target=interrupt, daemon=True).start()

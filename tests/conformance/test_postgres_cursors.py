@@ -33,7 +33,6 @@ def test_cursors_a_prepared_transaction_needs_a_lag(events: Flow) -> None:
     with psycopg.connect(events.source.dsn, autocommit=True) as late:
         late.execute("begin")
         late.execute("insert into items values (1)")
-        late.execute("select pg_sleep(0.2)")
         events.source.execute("insert into items values (2)")
         late.execute("prepare transaction 'late'")
     try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import pty
 import re
+import select
 import subprocess
 import termios
 import time
@@ -40,6 +41,7 @@ def louder(customers):
     return customers.withColumn("name", udf(shout, "string")("name"))
 """
 WAIT_SECONDS = 90.0
+POLL_SECONDS = 0.05
 
 
 class Terminal:
@@ -54,10 +56,10 @@ class Terminal:
         deadline = time.monotonic() + WAIT_SECONDS
         while not done():
             assert time.monotonic() < deadline, self.text
+            if not select.select([self._handle], [], [], POLL_SECONDS)[0]:
+                continue  # nothing is there to read; what is done may have another sign
             try:
                 self.text += os.read(self._handle, 65536).decode(errors="replace")
-            except BlockingIOError:
-                time.sleep(0.05)
             except OSError:
                 return
 
@@ -74,7 +76,6 @@ def on_a_terminal(
 ) -> Iterator[tuple[subprocess.Popen[bytes], Terminal]]:
     here, there = pty.openpty()
     termios.tcsetwinsize(there, (40, 120))
-    os.set_blocking(here, False)
     process = subprocess.Popen(
         project.command(*words),
         cwd=project.folder,
