@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.backends.base import Capabilities
+from penstock.backends.abilities import ARROW_TYPES, Capabilities
 
 CAPABILITIES = Capabilities(
     name="duckdb",
@@ -24,31 +24,7 @@ CAPABILITIES = Capabilities(
     event_time=True,
     ttl=True,
     tested=("2.0",),
-    types=(
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float",
-        "double",
-        "decimal128",
-        "string",
-        "binary",
-        "date32",
-        "time64",
-        "timestamp",
-        "uuid",
-        "json",
-        "interval",
-        "list",
-        "struct",
-        "map",
-    ),
+    types=(*ARROW_TYPES, "interval"),
     notes=(
         "A file has one writer: tasks stage Parquet files, the driver loads them in one transaction.",
         "The file is locked by a lock file on the local file system; network file systems are not served.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.backends.base import Capabilities
+from penstock.backends.abilities import ARROW_TYPES, Capabilities
 
 CAPABILITIES = Capabilities(
     name="files",
@@ -24,30 +24,7 @@ CAPABILITIES = Capabilities(
     partition_by=frozenset({"value"}),
     instead="rows that change in place need a table format, Delta or Iceberg, or a database",
     tested=("Parquet, CSV, JSON Lines, ORC",),
-    types=(
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float",
-        "double",
-        "decimal128",
-        "string",
-        "binary",
-        "date32",
-        "time64",
-        "timestamp",
-        "uuid",
-        "json",
-        "list",
-        "struct",
-        "map",
-    ),
+    types=ARROW_TYPES,
     notes=(
         "A load is committed by its manifest; files that no manifest names and others have put there are read too.",
         "Modes that change rows in place need a table format, Delta or Iceberg, or a database.",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.backends.base import Capabilities
+from penstock.backends.abilities import ARROW_TYPES, Capabilities
 
 CAPABILITIES = Capabilities(
     name="memory",
@@ -23,30 +23,7 @@ CAPABILITIES = Capabilities(
     queries=False,
     shared_moment=True,
     instead='a DuckDB or SQLite connection with path = ":memory:" takes merge and scd2',
-    types=(
-        "bool",
-        "int8",
-        "int16",
-        "int32",
-        "int64",
-        "uint8",
-        "uint16",
-        "uint32",
-        "uint64",
-        "float",
-        "double",
-        "decimal128",
-        "string",
-        "binary",
-        "date32",
-        "time64",
-        "timestamp",
-        "uuid",
-        "json",
-        "list",
-        "struct",
-        "map",
-    ),
+    types=ARROW_TYPES,
     notes=(
         "Arrow tables by name in the process that runs the pipelines; they end with it, so a command refuses one as "
         "a target.",

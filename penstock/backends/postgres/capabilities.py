@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from penstock.backends.base import Capabilities
+from penstock.backends.abilities import Capabilities
 
 CAPABILITIES = Capabilities(
     name="postgres",
