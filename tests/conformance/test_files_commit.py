@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import json
+import os
 import re
 from pathlib import Path
 from typing import Any
@@ -332,6 +334,26 @@ def test_a_manifest_whose_writing_fails_in_an_unknown_way_is_looked_for(
     with pytest.raises(TargetError, match="the disk is full"):
         parquet.run()
     assert len(rows(parquet)) == 3
+
+
+@pytest.mark.parametrize("written", [True, False])
+def test_a_manifest_that_cannot_even_be_looked_for_keeps_what_was_staged(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch, written: bool
+) -> None:
+    def broken(*_: object) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    flow.run()
+    with monkeypatch.context() as patched:
+        patched.setattr(*(("penstock.backends.files.manifest.fsync_folder",) if written else (Chain, "write")), broken)
+        patched.setattr(Chain, "committed", broken)
+        with pytest.raises(TargetError, match="it is not known whether the manifest was written"):
+            flow.run()
+    # Nothing of a load that counts was lost, and nothing of one that does not is left.
+    assert len(rows(flow)) == (6 if written else 3)
+    flow.run()
+    assert len(rows(flow)) == (9 if written else 6)
+    assert flow.target.leftovers() == []
 
 
 # ---------------------------------------------------------------- others

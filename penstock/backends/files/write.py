@@ -325,6 +325,7 @@ class FilesLoad(Load):
         self._plan = plan
         self._lock = lock
         self._staging = staging
+        self._unknown = False  # whether the manifest was written
         [self._load] = plan.tables
 
     @property
@@ -494,14 +495,19 @@ class FilesLoad(Load):
         try:
             return chain.committed(manifest.number, manifest.run)
         except (OSError, PenstockError) as unknown:
+            self._unknown = True
             raise TargetError(
                 "it is not known whether the manifest was written",
                 why=str(unknown),
-                kept=f"the load counts if {self._place.meta} holds a manifest of run {manifest.run}",
-                remedy="look there before you run it again",
+                kept=f"what was staged; the load counts if {self._place.meta} holds a manifest of run {manifest.run}",
+                remedy="look there before you run it again: the next run finishes the load, or removes what was staged",
             ) from error
 
     def abort(self) -> None:
+        if self._unknown:
+            # A manifest may name what is in staging. The next run looks: it moves the files, or sweeps them.
+            self._staging.leave()
+            return
         if self.result is not None:
             # Committed: what is still in staging, if publishing failed, is rows. The next run moves it.
             chain = Chain.read(self._place)
