@@ -446,7 +446,7 @@ class Target(ABC):
 
     @abstractmethod
     def watermark(self, pipeline: str, table: TableName) -> str | None:
-        """What the pipeline's last committed load stored, as JSON."""
+        """What the pipeline's last committed load stored, as JSON; None where it had no window."""
 
     @abstractmethod
     def begin(self, plan: LoadPlan) -> Load: ...

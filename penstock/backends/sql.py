@@ -235,14 +235,13 @@ def record_load(session: SqlSession, plan: LoadPlan, counts: dict[int, int]) -> 
             session.marks(f"insert into _penstock.loads values (?, ?, ?, ?, ?, ?, ?, {session.catalog.now})"),
             (run, plan.run.pipeline, target, load.mode, counts[number], plan.watermark, FORMAT),
         )
-        watermark = plan.watermark or last_watermark(session, plan.run.pipeline, load.table)
         session.execute(
             session.marks("delete from _penstock.tables where target = ? and pipeline = ?"),
             (target, plan.run.pipeline),
         )
         session.execute(
             session.marks("insert into _penstock.tables values (?, ?, ?, ?)"),
-            (target, plan.run.pipeline, load.mode, watermark),
+            (target, plan.run.pipeline, load.mode, plan.watermark),
         )
         _remember(session, plan.run.pipeline, load)
 

@@ -169,7 +169,8 @@ class LoadPlan:
 
     run: RunContext
     tables: tuple[TableLoad, ...]
-    watermark: str | None = None  # JSON, stored with the load
+    # JSON, stored with the load. None is stored too: where rows that were read without a window end is not known.
+    watermark: str | None = None
     continues: str | None = None  # the watermark that was read at planning: the commit must find it unchanged
     key_columns: tuple[str, ...] = ()  # shown with data errors
     native_query: str | None = None  # same database: RAW is this query, evaluated once

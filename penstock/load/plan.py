@@ -310,6 +310,18 @@ def _table_refusals(request: LoadRequest, existing: TargetTable | None, table: T
         findings.append(
             f"{table} is loaded by pipeline {', '.join(sorted(others))} too; one that deletes needs a delete_scope"
         )
+    if (
+        pipeline.mode == "append"
+        and pipeline.incremental
+        and request.continues is None
+        and pipeline.name in existing.owners
+        and not request.full_refresh
+    ):
+        # The window would begin at the beginning, and bring what is there a second time.
+        findings.append(
+            f"{pipeline.name} has loaded {table} without `incremental`, and where those rows end is not known;"
+            " --full-refresh replaces them and begins anew"
+        )
     return findings
 
 

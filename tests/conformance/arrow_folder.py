@@ -79,7 +79,7 @@ class Manifest:
     files: list[str]
     rows: int
     pipelines: dict[str, list[str]]  # that have loaded it, with the columns they brought
-    watermarks: dict[str, str]  # of pipelines: they count with the rows, in the same step
+    watermarks: dict[str, str | None]  # of pipelines: they count with the rows, in the same step
 
     @staticmethod
     def read(folder: Path, table: str) -> Manifest | None:
@@ -177,7 +177,7 @@ class FolderLoad(Load):
             [*([] if self.load.replaces else found.files), *(receipt.ref for receipt in receipts)],
             found.rows - gone + rows,
             found.pipelines | {pipeline: list(brought)},
-            found.watermarks | ({pipeline: self.plan.watermark} if self.plan.watermark is not None else {}),
+            found.watermarks | {pipeline: self.plan.watermark},
         ).write(self.folder, name)
         self.result = LoadResult(rows, rows, 0, gone)
         return self.result

@@ -16,6 +16,7 @@ from tests.conformance.test_data_errors import (
 )
 from tests.conformance.test_modes import (
     test_columns_rename_cast_and_text,
+    test_incremental_after_a_load_without_a_window_brings_no_row_twice,
     test_incremental_full_refresh_reads_everything_again,
     test_incremental_integers_with_lag_in_units,
     test_incremental_reads_each_row_once,
@@ -32,6 +33,7 @@ __all__ = [
     "test_errors_a_negative_zero_does_not_lose_its_sign",
     "test_errors_a_text_that_is_an_integer_is_one",
     "test_errors_a_text_that_no_integer_gives_back_is_told_with_its_key",
+    "test_incremental_after_a_load_without_a_window_brings_no_row_twice",
     "test_incremental_full_refresh_reads_everything_again",
     "test_incremental_integers_with_lag_in_units",
     "test_incremental_reads_each_row_once",

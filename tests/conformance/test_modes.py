@@ -245,6 +245,21 @@ def test_incremental_full_refresh_reads_everything_again(flow: Flow) -> None:
     assert flow.target.query(f"select count(*) from {flow.target.schema}.items") == [(10,)]
 
 
+def test_incremental_after_a_load_without_a_window_brings_no_row_twice(flow: Flow) -> None:
+    seed(flow, "(1, 'a', 1)", "(2, 'b', 2)")
+    window = {"incremental": "id", "lag": "0"}
+    flow.run(**window)
+    flow.source.execute("insert into items values (3, 'c', 3)")
+    flow.run(mode="truncate")
+    with pytest.raises(PlanRefused, match="where those rows end is not known"):
+        flow.run(**window)
+    assert [row[0] for row in loaded(flow)] == [1, 2, 3]
+    assert flow.run(RunOptions(full_refresh=True), **window).rows == 3
+    flow.source.execute("insert into items values (4, 'd', 4)")
+    assert flow.run(**window).rows == 1
+    assert [row[0] for row in loaded(flow)] == [1, 2, 3, 4]
+
+
 def test_incremental_integers_with_lag_in_units(flow: Flow) -> None:
     flow.source.execute(
         "create table events (id bigint primary key, note text)",

@@ -440,9 +440,7 @@ class FilesLoad(Load):
             if listing is not None and self._place.kind != "file":  # a single file is replaced in one step
                 removes = tuple(_named(entry.path, self._place, entry.mark) for entry in listing.entries)
         known = chain.last
-        loader = chain.loader(run.pipeline)
-        watermark = self._plan.watermark or (loader.watermark if loader else None)
-        mine = Loader(load.mode, watermark, tuple(staged.column.name for staged in load.columns))
+        mine = Loader(load.mode, self._plan.watermark, tuple(staged.column.name for staged in load.columns))
         columns = self._columns(chain, fresh=load.replaces or load.creates)
         written = tuple(held(staged) for staged in load.columns)
         manifest = Manifest(

@@ -158,10 +158,8 @@ class MemoryLoad(Load):
                 heed(load.guard, load.table, found.data.num_rows, rows.num_rows)
             kept = found.data.slice(0, 0) if load.replaces else found.data
             data, loaded = _joined(kept, rows), dict(found.loaded)
-        before = loaded.get(self._plan.run.pipeline)
-        watermark = self._plan.watermark or (before.watermark if before is not None else None)
         names = frozenset(staged.column.name for staged in load.columns)
-        return StoredTable(data, {**loaded, self._plan.run.pipeline: Loaded(watermark, names)})
+        return StoredTable(data, {**loaded, self._plan.run.pipeline: Loaded(self._plan.watermark, names)})
 
     def _check_plan(self, load: TableLoad, found: StoredTable | None) -> None:
         """The plan was made before the lock: the table must still be the one that it was made for."""
