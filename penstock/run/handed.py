@@ -81,7 +81,7 @@ class HandedTable(Handed):
 
     def __init__(self, table: pa.Table, notes: tuple[str, ...] = ()) -> None:
         self._store = Store(NAME)
-        self._store.put(TableName(None, TABLE), StoredTable(canonical_table(table)))
+        self._store.put({TableName(None, TABLE): StoredTable(canonical_table(table))})
         self._notes = notes
 
     def source(self, config: ConnectionConfig, request: ReadRequest, run: RunContext) -> Source:

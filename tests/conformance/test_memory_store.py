@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 import threading
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -17,7 +19,7 @@ import pytest
 import penstock as ps
 from penstock.backends import registry
 from penstock.backends.base import ReadRequest, Receipt, RunContext, Sink, Window
-from penstock.errors import Busy, DataError, PlanRefused, PlanStale, SourceError, StagingLost, Unsupported
+from penstock.errors import Busy, Cancelled, DataError, PlanRefused, PlanStale, SourceError, StagingLost, Unsupported
 from penstock.observe import failpoints
 from penstock.project import Project
 from penstock.run import pipeline as runs
@@ -225,6 +227,58 @@ def test_a_load_that_fails_leaves_the_store_as_it_was(flow: Flow, monkeypatch: p
     assert flow.target.leftovers() == []
     monkeypatch.delenv(failpoints.ENV)
     assert flow.run(mode="truncate").rows == 3
+
+
+class Interrupt:
+    """Ctrl-C before the line of this number, counted over these functions."""
+
+    def __init__(self, *functions: Callable[..., object]) -> None:
+        self._codes = {function.__code__ for function in functions}
+        self._left = 0
+
+    def __call__(self, at: int, call: Callable[[], object]) -> None:
+        self._left = at
+        sys.settrace(self._trace)
+        try:
+            call()
+        finally:
+            sys.settrace(None)
+
+    def _trace(self, frame: FrameType, event: str, _: object) -> Any:
+        if frame.f_code not in self._codes:
+            return None
+        if event == "line":
+            self._left -= 1
+            if self._left == 0:
+                raise KeyboardInterrupt
+        return self._trace
+
+
+def test_an_interrupt_anywhere_in_the_commit_is_told_as_what_the_store_holds(
+    flow: Flow, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Called cancelled with the rows there, the next run would append them a second time."""
+    from penstock.backends.memory.store import Store
+    from penstock.backends.memory.write import MemoryLoad
+
+    commit, interrupt, at = MemoryLoad.commit, Interrupt(MemoryLoad.commit, Store.put), 0
+
+    def interrupted(load: MemoryLoad, receipts: Any) -> Any:
+        interrupt(at, lambda: commit(load, receipts))
+        return load.result
+
+    monkeypatch.setattr(MemoryLoad, "commit", interrupted)
+    told, expected = [], 0
+    while not told or told[-1] is not None:
+        at += 1
+        try:
+            flow.run()
+            told.append(None)
+        except (KeyboardInterrupt, Cancelled) as error:
+            told.append(type(error))
+        expected += 0 if told[-1] is KeyboardInterrupt else 3
+        assert store(flow.target).get("main.items", ITEMS.slice(3)).num_rows == expected, at
+    assert {KeyboardInterrupt, Cancelled} < set(told)
 
 
 def _one_more(receipts: list[Receipt], _: Path) -> list[Receipt]:

@@ -68,7 +68,7 @@ class Store(MutableMapping[str, pa.Table]):
                 f"a memory store keeps Arrow tables, not {type(table).__name__}",
                 remedy="pa.table(…), pa.Table.from_pandas(…), pa.Table.from_batches(…)",
             )
-        self.put(TableName.parse(name), StoredTable(canonical_table(table)))
+        self.put({TableName.parse(name): StoredTable(canonical_table(table))})
 
     def __delitem__(self, name: str) -> None:
         with self.lock:
@@ -104,9 +104,10 @@ class Store(MutableMapping[str, pa.Table]):
     def find(self, name: TableName) -> StoredTable | None:
         return self._tables.get(name)
 
-    def put(self, name: TableName, table: StoredTable) -> None:
+    def put(self, tables: Mapping[TableName, StoredTable]) -> None:
+        """All of them in one step: an interrupt finds either none of them there, or every one."""
         with self.lock:
-            self._tables[name] = table
+            self._tables = {**self._tables, **tables}
 
 
 _stores: dict[str, Store] = {}

@@ -131,10 +131,14 @@ class MemoryLoad(Load):
             failpoint("commit.loaded")
             rows = sum(table.num_rows for table in staged)
             deleted = sum(self._store.rows(load.table) for load in self._plan.tables if load.replaces)
-            # Nothing below can fail half way: all tables are made, and a name is set or it is not.
-            for load, table in zip(self._plan.tables, made, strict=True):
-                self._store.put(load.table, table)
-            self.result = LoadResult(rows, rows, 0, deleted)
+            result = LoadResult(rows, rows, 0, deleted)
+            try:
+                self._store.put({load.table: table for load, table in zip(self._plan.tables, made, strict=True)})
+                self.result = result
+            except BaseException:  # Ctrl-C too: between the two, the rows are there and would be loaded again
+                if self._store.find(self._plan.tables[0].table) is made[0]:
+                    self.result = result
+                raise
         failpoint("commit.done")
         self.abort()
         return self.result
