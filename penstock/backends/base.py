@@ -16,7 +16,7 @@ Workers never commit to the target. Only what has a receipt is committed.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, Literal
@@ -248,6 +248,13 @@ class ReadsFrames(ABC):
 
 
 # ---------------------------------------------------------------- targets
+
+NOBODY = ""  # the pipeline of a load that only makes a table: the table is nobody's because of it
+
+
+def other_owners(owners: Iterable[str], pipeline: str) -> frozenset[str]:
+    """The pipelines besides this one that have brought rows."""
+    return frozenset(owners) - {pipeline, NOBODY}
 
 
 @dataclass(frozen=True, slots=True)

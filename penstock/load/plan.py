@@ -20,6 +20,7 @@ from penstock.backends.base import (
     Target,
     TargetTable,
     UserSql,
+    other_owners,
 )
 from penstock.errors import PlanRefused, Unsupported
 from penstock.load.columns import ColumnsPlan, check_names, plan_columns
@@ -300,7 +301,7 @@ def _table_refusals(request: LoadRequest, existing: TargetTable | None, table: T
     pipeline = request.pipeline
     findings = list(existing.refusals)
     refreshes = request.full_refresh and pipeline.mode == "append"
-    others = existing.owners - {pipeline.name, ""}  # whoever only made the table owns no row of it
+    others = other_owners(existing.owners, pipeline.name)
     if (
         (pipeline.mode == "truncate" or pipeline.deletes != "none" or pipeline.ttl or refreshes)
         and others

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pyarrow as pa
 
+from penstock.backends.base import NOBODY
 from penstock.backends.memory.types import field_of
 from penstock.errors import ConfigError
 from penstock.project.findings import suggestion
@@ -20,8 +21,6 @@ from penstock.run.prepare import Prepared, prepare
 from penstock.run.records import RunOptions
 from penstock.schema.declared import DeclaredTable
 from penstock.schema.words import parse
-
-NOBODY = ""  # the pipeline of a load that brings no rows: the table is nobody's because of it
 
 
 def create(

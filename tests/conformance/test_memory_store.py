@@ -17,11 +17,12 @@ import pyarrow as pa
 import pytest
 
 import penstock as ps
+from penstock import testing
 from penstock.backends import registry
 from penstock.backends.base import ReadRequest, Receipt, RunContext, Sink, Window
 from penstock.errors import Busy, Cancelled, DataError, PlanRefused, PlanStale, SourceError, StagingLost, Unsupported
 from penstock.observe import failpoints
-from penstock.project import Project
+from penstock.project import Project, decorators
 from penstock.run import pipeline as runs
 from penstock.run.pipeline import RunOptions, stage_with_spark
 from penstock.run.prepare import Prepared
@@ -279,6 +280,25 @@ def test_an_interrupt_anywhere_in_the_commit_is_told_as_what_the_store_holds(
         expected += 0 if told[-1] is KeyboardInterrupt else 3
         assert store(flow.target).get("main.items", ITEMS.slice(3)).num_rows == expected, at
     assert {KeyboardInterrupt, Cancelled} < set(told)
+
+
+def test_a_table_that_was_only_made_may_be_replaced(tmp_path: Path) -> None:
+    """Whoever only made it has brought no row that could be lost."""
+    before, name = list(decorators.registered.tables), uuid.uuid4().hex
+    project = testing.project(tmp_path, {name: {"type": "memory"}})
+    try:
+
+        @ps.table(connection=name, name="items")
+        class Items(ps.ManagedTable):
+            id: ps.Key[ps.BigInt]
+            name: ps.Text | None
+
+        ps.create(Items, project=project)
+        with testing.without_spark():
+            assert ps.write(ITEMS, Items, mode="truncate", project=project).inserted == 3
+            assert ps.write(ITEMS, Items, mode="truncate", project=project).deleted == 3
+    finally:
+        decorators.registered.tables[:] = before
 
 
 def _one_more(receipts: list[Receipt], _: Path) -> list[Receipt]:

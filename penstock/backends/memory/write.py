@@ -26,6 +26,7 @@ from penstock.backends.base import (
     Target,
     TargetColumn,
     TargetTable,
+    other_owners,
 )
 from penstock.backends.guard import heed
 from penstock.backends.locks import ProcessLock
@@ -176,7 +177,7 @@ class MemoryLoad(Load):
             and watermark != self._plan.continues,
             "another pipeline has loaded it": load.replaces
             and found is not None
-            and bool(found.loaded.keys() - {self._plan.run.pipeline}),
+            and bool(other_owners(found.loaded, self._plan.run.pipeline)),
         }
         for why, applies in reasons.items():
             if applies:
