@@ -42,6 +42,13 @@ def columns_read(sql: str, schema: Schema, view: str = "source", others: Sequenc
     return Schema.of(named or list(schema)[:1])
 
 
+def names(sql: str, view: str) -> bool:
+    """Whether the SQL may read the view at all."""
+    words = {word.lower() for word in re.findall(r"[A-Za-z0-9_]+", sql)}
+    plain = _PLAIN.fullmatch(view.lower()) and not LOOKALIKES & set(sql)
+    return not plain or view.lower() in words or "identifier" in words or "${" in sql
+
+
 def _takes_all(sql: str, view: str, others: Sequence[str]) -> bool:
     """Whether a star may stand for columns of the view; also where the SQL cannot be read, or is no single query."""
     try:

@@ -232,11 +232,12 @@ def prepare(
         loaded = schema
         planned_inputs: tuple[InputPlan, ...] = ()
         if path == "spark":
-            read, pruned = _read_by(pipeline, schema, inputs)
+            then = staged_sql(pipeline, found)
+            read, pruned = _read_by(pipeline, schema, inputs, then)
             if len(read) < len(schema):
                 notes += (f"{len(read)} of {len(schema)} columns are read: the transform names no other",)
             notes += moments(project, pipeline, inputs)
-            reading = _Reading(project, pipeline, source, window, inputs, run, want, staged_sql(pipeline, found))
+            reading = _Reading(project, pipeline, source, window, inputs, run, want, then)
             try:
                 split, transform, planned_inputs = reading.transform(read, pruned)
             except TransformError:
@@ -411,9 +412,14 @@ def _native(found: Ends, options: RunOptions) -> tuple[bool, str]:
     return (True, "both ends are the same database") if same else (False, why)
 
 
-def _read_by(pipeline: Pipeline, schema: Schema, inputs: Sequence[OpenInput]) -> tuple[Schema, list[Schema]]:
-    """What must be read for the transform, of the source and of each input. Of a function nobody can tell: all."""
-    from penstock.engine.prune import columns_read
+def _read_by(
+    pipeline: Pipeline, schema: Schema, inputs: Sequence[OpenInput], then: Sequence[str]
+) -> tuple[Schema, list[Schema]]:
+    """What must be read for the transform, of the source and of each input. Of a function nobody can tell: all.
+
+    `then`, the statements over `staged`, run in the same session: they may read every view too.
+    """
+    from penstock.engine.prune import columns_read, names
     from penstock.engine.transform import VIEW
 
     whole = [one.source.schema() for one in inputs]
@@ -421,9 +427,13 @@ def _read_by(pipeline: Pipeline, schema: Schema, inputs: Sequence[OpenInput]) ->
     if pipeline.transform_function is not None or sql is None:
         return schema, whole
     views = [VIEW, *(one.name for one in inputs)]
-    return columns_read(sql, schema, VIEW, views), [
-        columns_read(sql, found, one.name, views) for one, found in zip(inputs, whole, strict=True)
-    ]
+
+    def read(all_of: Schema, view: str) -> Schema:
+        texts = [sql, *(text for text in then if names(text, view))]
+        kept = {name for text in texts for name in columns_read(text, all_of, view, views).names}
+        return Schema.of([column for column in all_of if column.name in kept])
+
+    return read(schema, VIEW), [read(found, one.name) for one, found in zip(inputs, whole, strict=True)]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,17 @@ def test_each_statement_makes_what_the_next_one_sees(flow: Flow) -> None:
     assert sorted(zip(made["id"].to_pylist(), made["called"].to_pylist(), strict=True)) == [(1, "a"), (2, "b")]
 
 
+def test_a_statement_reads_the_views_whole_that_the_transform_read_in_part(flow: Flow) -> None:
+    """Pruned by the transform alone, `s.*` would stand for its columns, and the others be missing in the target."""
+    flow.run(
+        transform="select id from source where id < 3",
+        transforms_pre=["select * from staged", "select s.* from staged t join source s on s.id = t.id"],
+    )
+    assert isinstance(flow.target, MemoryHarness)
+    made = flow.target.store["main.items"]
+    assert made.sort_by("id").to_pydict() == ITEMS.slice(0, 2).to_pydict()
+
+
 def test_what_cannot_be_is_refused(flow: Flow) -> None:
     with pytest.raises(Unsupported, match="Memory runs no SQL of its own"):
         flow.run(transforms_pre=CLEAN, transforms_post=["select 1"])

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pyarrow as pa
 import pytest
 
-from penstock.engine.prune import columns_read
+from penstock.engine.prune import columns_read, names
 from penstock.schema import Column, Schema
 
 NAMES = ("id", "name", "Amount", "payload")
@@ -103,3 +103,18 @@ def test_each_view_is_read_for_itself(columns: str, source: tuple[str, ...], cus
     }
     assert found["source"] == source
     assert found["customers"] == customers
+
+
+@pytest.mark.parametrize(
+    ("sql", "read"),
+    [
+        ("select * from staged", False),
+        ("select s.* from staged t join Source s using (id)", True),
+        ("select * from `source`", True),
+        ("select * from identifier('sou' || 'rce')", True),
+        ("select * from ${view}", True),
+        ("select * from ſource", True),
+    ],
+)
+def test_a_statement_that_cannot_name_a_view_reads_none_of_it(sql: str, read: bool) -> None:
+    assert names(sql, "source") is read
