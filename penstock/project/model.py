@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator, model_valida
 from pydantic.json_schema import SkipJsonSchema
 
 from penstock.backends.lags import LAG, UNITS
-from penstock.errors import ConfigError
+from penstock.errors import UNTOUCHED, ConfigError
 from penstock.project.connections import Connections
 from penstock.project.findings import raise_all, suggestion
 from penstock.schema.ddl import PartitionField
@@ -114,6 +114,21 @@ class TargetName(Model):
     @property
     def placeholders(self) -> frozenset[str]:
         return frozenset(PLACEHOLDER.findall(f"{self.schema_ or ''} {self.table}"))
+
+    def filled(self, source: TableName) -> TableName:
+        """The table that one source table goes to."""
+        if source.schema is None and "schema" in self.placeholders:
+            raise ConfigError(
+                f"the target {self} asks for a schema, and {source} names none",
+                kept=UNTOUCHED,
+                remedy="name the table as schema.table, or take {schema} out of the target",
+            )
+        values = {"table": source.table, "schema": source.schema or ""}
+
+        def fill(part: str) -> str:
+            return PLACEHOLDER.sub(lambda found: values[found[1]], part)
+
+        return TableName(None if self.schema_ is None else fill(self.schema_), fill(self.table))
 
     def __str__(self) -> str:
         return f"{TableName(None, self.connection)}.{self.name}"
@@ -245,20 +260,11 @@ class Pipeline(Model):
             return self.target.name
         if chosen is None:
             raise ConfigError(f"pipeline {self.name!r} has a target for each table, and no table is named")
-        source = TableName.parse(chosen) if isinstance(chosen, str) else chosen
-        if source.schema is None and "schema" in self.target.placeholders:
-            raise ConfigError(
-                f"the target of pipeline {self.name!r} asks for a schema that {source} does not name",
-                remedy="name the table as schema.table, or take {schema} out of the target",
-                place=self.place,
-            )
-        values = {"table": source.table, "schema": source.schema or ""}
-
-        def fill(part: str) -> str:
-            return PLACEHOLDER.sub(lambda found: values[found[1]], part)
-
-        schema = self.target.schema_
-        return TableName(None if schema is None else fill(schema), fill(self.target.table))
+        try:
+            return self.target.filled(TableName.parse(chosen) if isinstance(chosen, str) else chosen)
+        except ConfigError as error:
+            error.place = error.place or self.place
+            raise
 
 
 # Set by the loader and the decorator, never by a key in the file.

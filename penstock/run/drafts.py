@@ -21,8 +21,8 @@ from penstock.errors import UNTOUCHED, ConfigError, Unsupported
 from penstock.project import Project
 from penstock.project.append import Block, string
 from penstock.project.findings import suggestion
-from penstock.project.model import MODE_ALIASES, PLACEHOLDER, TargetName
-from penstock.run.patterns import match_tables
+from penstock.project.model import MODE_ALIASES, Pipeline, TargetName
+from penstock.run.patterns import clash, match_tables
 from penstock.schema import Column, TableName
 from penstock.schema.names import split_name
 
@@ -61,16 +61,21 @@ def drafts(project: Project, wish: Wish) -> list[tuple[Draft, Block]]:
     backend = registry.backend(config.type)
     if not backend.capabilities.reads:
         raise Unsupported(f"{wish.source} cannot be a source", why=f"{backend.capabilities.title} is only loaded into")
-    tables = _tables(wish, backend.tables(config))
+    known = backend.tables(config)
+    tables = _tables(wish, known)
     if len(tables) > 1 and wish.name is not None:
         raise ConfigError(
             f"--name is for one table, and these are {len(tables)}", kept=UNTOUCHED, remedy="leave --name out"
         )
-    names = {table.name: wish.name or name for table, name in zip(tables, _names(tables), strict=True)}
+    own = dict(zip((table.name for table in tables), _names(tables), strict=True))
+    names = {table: wish.name or name for table, name in own.items()}
     _check_names(project, wish, names)
     target = _target(project, wish, several=len(tables) > 1)
     able = registry.backend(project.connections.type_of(target.connection)).capabilities
-    return [_draft(project, wish, names[table.name], table, target, able) for table in tables]
+    placed = {table: _placed(wish, target, table, name) for table, name in own.items()}
+    made = [_draft(project, wish, names[table.name], table, placed[table.name], able) for table in tables]
+    _check_targets(project, wish, known, placed, only_adds=all(draft.mode == "append" for draft, _ in made))
+    return made
 
 
 def _tables(wish: Wish, known: Sequence[TableInfo]) -> list[TableInfo]:
@@ -146,6 +151,56 @@ def _target(project: Project, wish: Wish, *, several: bool) -> TargetName:
     return found
 
 
+def _placed(wish: Wish, target: TargetName, table: TableName, name: str) -> TargetName:
+    """Where one table goes: into a table of its own name, with the schema where two tables share it."""
+    whole = wish.target is not None and len(split_name(wish.target)) > 1
+    found = target.filled(table) if whole else TableName(None, name)
+    return TargetName(connection=target.connection, schema=found.schema, table=found.table)
+
+
+def _check_targets(
+    project: Project,
+    wish: Wish,
+    known: Sequence[TableInfo],
+    placed: dict[TableName, TargetName],
+    *,
+    only_adds: bool,
+) -> None:
+    """Two tables that are merged into one would overwrite each other's rows."""
+    connection = next(iter(placed.values())).connection
+    folding = registry.backend(project.connections.type_of(connection)).capabilities.case_insensitive
+    going = [(f"{wish.source}.{table}", target.name) for table, target in placed.items()]
+    there: dict[str, str] = {}
+    beside: list[tuple[str, TableName]] = []
+    # Of a pipeline that only adds rows, none is overwritten.
+    for pipeline in project.pipelines.values() if not only_adds else ():
+        if pipeline.target_connection == connection and pipeline.handed is None:
+            loads = _loads(pipeline, wish, known)
+            there |= {source: f"pipeline {pipeline.name!r} loads {source}" for source, _ in loads}
+            beside += loads
+    found = clash(going, folding=folding, beside=beside)
+    if found is None:
+        return
+    one, other, target = found
+    raise ConfigError(
+        f"{one} and {other} would both be loaded into {connection}.{target}",
+        why="they would overwrite each other's rows" + (f"; {there[one]} already" if one in there else ""),
+        kept=UNTOUCHED,
+        remedy="--target CONNECTION.SCHEMA.TABLE, a table of its own; of several, with {schema} and {table}",
+    )
+
+
+def _loads(pipeline: Pipeline, wish: Wish, known: Sequence[TableInfo]) -> list[tuple[str, TableName]]:
+    """What a pipeline of the project loads, and into which table; of another source only what it names itself."""
+    patterns = pipeline.tables or ((pipeline.table,) if pipeline.table else ())
+    if pipeline.source == wish.source and patterns:
+        tables, _ = match_tables(patterns, known)
+        return [(f"{wish.source}.{table}", pipeline.target_table(table)) for table in tables]
+    if pipeline.tables:
+        return []
+    return [(f"{pipeline.source}.{pipeline.table or 'query'}", pipeline.target_table())]
+
+
 def _draft(
     project: Project, wish: Wish, name: str, table: TableInfo, target: TargetName, able: Capabilities
 ) -> tuple[Draft, Block]:
@@ -175,7 +230,7 @@ def _draft(
     options: dict[str, str | Sequence[str]] = {
         "source": wish.source,
         "table": str(table.name),
-        "target": str(_filled(target, table.name)),
+        "target": str(target),
         "mode": mode,
     }
     comments = {}
@@ -187,22 +242,6 @@ def _draft(
     block = Block(name, options, comments, _hints(mode, columns))
     used = tuple(keys) if mode in KEYED else ()
     return Draft(name, str(table.name), str(options["target"]), mode, used, block.text()), block
-
-
-def _filled(target: TargetName, source: TableName) -> TargetName:
-    if source.schema is None and "schema" in target.placeholders:
-        raise ConfigError(
-            f"the target asks for a schema, and {source} has none", kept=UNTOUCHED, remedy="take {schema} out of it"
-        )
-    values = {"table": source.table, "schema": source.schema or ""}
-
-    def fill(part: str) -> str:
-        return PLACEHOLDER.sub(lambda found: values[found[1]], part)
-
-    schema = target.schema_
-    return TargetName(
-        connection=target.connection, schema=None if schema is None else fill(schema), table=fill(target.table)
-    )
 
 
 def _looked_at(project: Project, source: str, table: TableName) -> tuple[tuple[str, ...], list[Column]]:

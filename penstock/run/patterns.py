@@ -7,14 +7,14 @@ tables once more. A table that is named letter by letter is taken whatever it is
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
 
 from penstock.backends.base import TableInfo
 from penstock.errors import ConfigError
 from penstock.schema import TableName
-from penstock.schema.names import split_parts
+from penstock.schema.names import folded, split_parts
 
 # Of a partitioned table, the whole is listed and its partitions are not. "files" are those that nobody's load made.
 HOLD_ROWS = frozenset({"table", "partitioned table", "files"})
@@ -60,3 +60,28 @@ def match_tables(patterns: Sequence[str], known: Sequence[TableInfo]) -> tuple[l
         text for text, pattern in wanted.items() if pattern.exact and not any(pattern.fits(info.name) for info in known)
     ]
     return [info.name for info in known if taken(info)], idle
+
+
+def clash(
+    going: Iterable[tuple[str, TableName]], *, folding: bool, beside: Iterable[tuple[str, TableName]] = ()
+) -> tuple[str, str, TableName] | None:
+    """The first two sources that would take turns in one table of the target, and that table.
+
+    `going` and `beside` say which source goes where; two of `beside` are no matter here. A target
+    without a schema may lie in any.
+    """
+    seen: dict[str, list[tuple[str, str | None]]] = {}
+
+    def key(part: str) -> str:
+        return folded(part) if folding else part
+
+    def note(source: str, target: TableName) -> str | None:
+        schema = None if target.schema is None else key(target.schema)
+        there = seen.setdefault(key(target.table), [])
+        other = [one for one, its in there if one != source and (its is None or schema is None or its == schema)]
+        there.append((source, schema))
+        return other[0] if other else None
+
+    for source, target in beside:
+        note(source, target)
+    return next(((other, source, target) for source, target in going if (other := note(source, target))), None)

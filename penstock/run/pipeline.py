@@ -6,7 +6,7 @@ import json
 import os
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
@@ -82,18 +82,47 @@ def _name_table(error: PenstockError, pipeline: Pipeline, table: str | None) -> 
 def validate(project: Project, names: Iterable[str] | None = None) -> list[Finding]:
     """Every pipeline against both ends, and without names every connection too; all findings at once."""
     findings: list[Finding] = []
+    plans: list[PipelinePlan] = []
     for name in names if names is not None else project.pipelines:
         pipeline = project.pipelines[name]
         try:
             for one in plan_each(project, pipeline):
-                findings += _refused(name, one) if isinstance(one, PenstockError) else _findings(pipeline, one)
+                if isinstance(one, PenstockError):
+                    findings += _refused(name, one)
+                else:
+                    findings += _findings(pipeline, one)
+                    plans.append(one)
         except PenstockError as error:
             findings += _refused(name, error)
+    findings += _taking_turns(project, plans)
     if names is None:
         used = {name for one in project.pipelines.values() for name in one.connections}
         for name in sorted(project.connections.keys() - used):
             findings += [found for error in project.connections.problems(name) for found in _refused("", error)]
     return findings
+
+
+def _taking_turns(project: Project, plans: Sequence[PipelinePlan]) -> list[Finding]:
+    """Pipelines that bring rows of different sources into one table: with equal keys, each undoes the other."""
+    found: list[Finding] = []
+    first: dict[str, PipelinePlan] = {}
+    for planned in plans:
+        pipeline = project.pipelines[planned.pipeline]
+        earlier = first.setdefault(planned.target, planned)
+        other = project.pipelines[earlier.pipeline]
+        apart = (other.source, earlier.table, other.query) != (pipeline.source, planned.table, pipeline.query)
+        if apart and {pipeline.mode, other.mode} != {"append"} and not pipeline.delete_scope:
+            found.append(
+                Finding(
+                    pipeline.name,
+                    "warning",
+                    f"{planned.target} is loaded by pipeline {other.name} too, from {other.source}.{earlier.table}",
+                    "a key that both have is overwritten by whichever runs last",
+                    "another target, or keys that tell them apart",
+                    pipeline.place,
+                )
+            )
+    return found
 
 
 def _refused(name: str, error: PenstockError) -> list[Finding]:

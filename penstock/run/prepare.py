@@ -35,10 +35,9 @@ from penstock.run import cluster
 from penstock.run.handed import FrameSource
 from penstock.run.held import unheld
 from penstock.run.inputs import OpenInput, moments, open_inputs, rows_of, split_of
-from penstock.run.patterns import match_tables
+from penstock.run.patterns import clash, match_tables
 from penstock.run.records import ColumnPlan, InputPlan, PipelinePlan, RunOptions
 from penstock.schema import Column, Schema, TableName
-from penstock.schema.names import folded
 
 if TYPE_CHECKING:
     from penstock.engine.functions import Udf
@@ -170,19 +169,16 @@ def source_tables(project: Project, pipeline: Pipeline) -> list[str | None]:
 
 def _check_targets(pipeline: Pipeline, tables: list[TableName], *, folding: bool) -> None:
     """Two source tables must not take turns in one target."""
-    seen: dict[tuple[str, ...], TableName] = {}
-    for name in tables:
-        target = pipeline.target_table(name)
-        parts = tuple(folded(part) if folding else part for part in target.parts)
-        if parts in seen:
-            raise PlanRefused(
-                f"{seen[parts]} and {name} would both be loaded into {target}",
-                why="the target does not tell them apart",
-                kept="nothing was touched",
-                remedy='put the schema into the target: target = "warehouse.{schema}.{table}"',
-                place=pipeline.place,
-            )
-        seen[parts] = name
+    found = clash([(str(name), pipeline.target_table(name)) for name in tables], folding=folding)
+    if found is not None:
+        one, other, target = found
+        raise PlanRefused(
+            f"{one} and {other} would both be loaded into {target}",
+            why="the target does not tell them apart",
+            kept="nothing was touched",
+            remedy='put the schema into the target: target = "warehouse.{schema}.{table}"',
+            place=pipeline.place,
+        )
 
 
 def prepare(

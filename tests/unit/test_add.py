@@ -12,6 +12,7 @@ from penstock.errors import ConfigError
 from penstock.project import load
 from penstock.project.append import Block, append
 from penstock.run.drafts import Draft, Wish, drafts
+from penstock.run.pipeline import validate
 
 PROJECT = """# Mine, with care.
 [connections.shop]
@@ -100,6 +101,48 @@ def test_a_pattern_takes_tables_and_two_of_one_name_get_their_schemas(folder: Pa
         "main_notes",
         "orders",
     ]
+
+
+def test_tables_of_one_name_go_to_tables_of_their_own(folder: Path) -> None:
+    """One of them would overwrite the rows of the other."""
+    assert {draft.target for draft in propose(folder, "*.notes")} == {
+        'warehouse."Old Stuff_notes"',
+        "warehouse.main_notes",
+    }
+    with pytest.raises(ConfigError, match=r"would both be loaded into warehouse\.main\.notes") as caught:
+        propose(folder, "*.notes", target="warehouse.main.{table}")
+    assert "{schema}" in caught.value.remedy
+    assert caught.value.kept == "nothing was touched"
+    with duckdb.connect(str(folder / "shop.duckdb")) as shop:
+        shop.execute('create schema more; create table more.notes (note varchar); create table "MAIN_notes" (n int)')
+    with pytest.raises(ConfigError, match=r"would both be loaded into warehouse\."):
+        propose(folder, "*.notes", "main.MAIN_notes")  # DuckDB does not tell them apart
+
+
+@pytest.mark.parametrize("target", ["warehouse.notes", "warehouse.main.NOTES"])
+def test_a_table_that_a_pipeline_loads_from_elsewhere_is_no_target(folder: Path, target: str) -> None:
+    with (folder / "penstock.toml").open("a") as file:
+        file.write('\n[pipelines.old]\nsource = "shop"\ntable = "\\"Old Stuff\\".notes"\n')
+        file.write(f'target = "{target}"\nmode = "truncate"\n')
+    with pytest.raises(ConfigError, match=r'shop\."Old Stuff"\.notes and shop\.main\.notes would both be') as caught:
+        propose(folder, "main.notes")
+    assert "pipeline 'old' loads" in caught.value.why
+    assert propose(folder, "main.notes", target="warehouse.main.remarks")
+    assert propose(folder, "main.notes", mode="append")  # every row stays
+    assert propose(folder, '"Old Stuff".notes', name="again")  # the same rows
+
+
+def test_pipelines_of_two_sources_into_one_table_are_told(folder: Path) -> None:
+    with (folder / "penstock.toml").open("a") as file:
+        for name, table, target in (("new", "main", "notes"), ("old", '\\"Old Stuff\\"', "main.notes")):
+            file.write(f'\n[pipelines.{name}]\nsource = "shop"\ntable = "{table}.notes"\n')
+            file.write(f'target = "warehouse.{target}"\nmode = "merge"\nkeys = ["note"]\n')
+    [finding] = validate(load(folder))
+    assert (finding.pipeline, finding.severity) == ("old", "warning")
+    assert finding.what == "warehouse.main.notes is loaded by pipeline new too, from shop.main.notes"
+    file = folder / "penstock.toml"
+    file.write_text(file.read_text().replace('"merge"\nkeys = ["note"]', '"append"'))
+    assert validate(load(folder)) == []  # every row stays
 
 
 def test_a_pattern_takes_files_that_somebody_else_has_written(folder: Path) -> None:
