@@ -155,7 +155,15 @@ def _placed(wish: Wish, target: TargetName, table: TableName, name: str) -> Targ
     """Where one table goes: into a table of its own name, with the schema where two tables share it."""
     whole = wish.target is not None and len(split_name(wish.target)) > 1
     found = target.filled(table) if whole else TableName(None, name)
-    return TargetName(connection=target.connection, schema=found.schema, table=found.table)
+    placed = TargetName(connection=target.connection, schema=found.schema, table=found.table)
+    if placed.placeholders:
+        raise ConfigError(
+            f"{table} cannot go to {placed}",
+            why="{table} and {schema} stand for the source's name there, and it would be filled in once more",
+            kept=UNTOUCHED,
+            remedy=f"--target {TableName(None, target.connection)}.NAME, with another name",
+        )
+    return placed
 
 
 def _check_targets(

@@ -145,6 +145,16 @@ def test_pipelines_of_two_sources_into_one_table_are_told(folder: Path) -> None:
     assert validate(load(folder)) == []  # every row stays
 
 
+def test_a_name_that_reads_as_a_placeholder_is_refused(folder: Path) -> None:
+    with duckdb.connect(str(folder / "shop.duckdb")) as shop:
+        shop.execute('create table "{table}x" (n int)')
+    with pytest.raises(ConfigError, match="cannot go to") as caught:
+        propose(folder, 'main."{table}x"')
+    assert caught.value.remedy == "--target warehouse.NAME, with another name"
+    [draft] = propose(folder, 'main."{table}x"', target="warehouse.x")
+    assert draft.target == "warehouse.x"
+
+
 def test_a_pattern_takes_files_that_somebody_else_has_written(folder: Path) -> None:
     (folder / "drop").mkdir()
     (folder / "drop" / "cities.csv").write_text("name,people\nOslo,7\n")
