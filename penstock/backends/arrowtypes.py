@@ -183,7 +183,9 @@ def _made(array: pa.Array, there: pa.DataType) -> tuple[pa.Array, pa.Array]:
     if pa.types.is_temporal(here) and pa.types.is_timestamp(there):
         made = _retimed(array, there)
         return made, pc.equal(_retimed(made, here) if pa.types.is_timestamp(here) else made.cast(here), array)
-    made = array.cast(there)
+    # Arrow's own cast of a decimal misses the nearest float by a bit, of three values in ten.
+    inexact = pa.types.is_decimal(here) and pa.types.is_floating(there)
+    made = (array.cast(pa.string()) if inexact else array).cast(there)
     if pa.types.is_decimal(here):
         room = pa.decimal256(76, here.scale)  # Arrow wants a place for every digit that an integer might have
         return made, pc.equal(made.cast(room), array.cast(room))
