@@ -195,6 +195,10 @@ class Source(ABC):
         """
         raise Unsupported("this source cannot be read by a statement of the target")
 
+    def select_checks(self, columns: Sequence[Column], window: Window | None = None) -> tuple[Check, ...]:
+        """What must hold of the source in the transaction that runs `select_sql`, and is not in that statement."""
+        return ()
+
     def rows(self) -> int | None:
         """About how many rows a table has, for the progress; None where that is not known."""
         return None

@@ -26,7 +26,7 @@ from penstock.backends.base import (
     UserSql,
     Window,
 )
-from penstock.errors import DataError, PenstockError, PlanStale, StagingLost, StateError, TargetError
+from penstock.errors import DataError, PenstockError, PlanStale, SourceMoved, StagingLost, StateError, TargetError
 from penstock.schema import Column, Logical, TableName
 
 FORMAT = 1  # of the `_penstock` tables; a newer one is refused
@@ -115,7 +115,7 @@ def run_steps(session: SqlSession, load: TableLoad, counts: Counts, *, savepoint
 
 def _run_step(session: SqlSession, load: TableLoad, step: Step, counts: Counts, *, savepoints: bool) -> None:
     if isinstance(step, Check):
-        _raise_findings(session, load, step)
+        raise_findings(session, load, step)
     elif isinstance(step, UserSql):
         before = session.transaction()
         session.execute(step.sql)
@@ -138,7 +138,7 @@ def _run_step(session: SqlSession, load: TableLoad, step: Step, counts: Counts, 
         except PenstockError:
             session.rollback_to_savepoint()
             for check in step.diagnose:
-                _raise_findings(session, load, check)
+                raise_findings(session, load, check)
             raise
     else:
         counts.add(step.counts, _execute(session, load, step))
@@ -161,10 +161,13 @@ def _execute(session: SqlSession, load: TableLoad, step: Execute) -> int:
     return touched
 
 
-def _raise_findings(session: SqlSession, load: TableLoad, check: Check) -> None:
+def raise_findings(session: SqlSession, load: TableLoad, check: Check) -> None:
+    """Raise what a check has found, if it has."""
     rows = session.query(check.sql)
     if not rows:
         return
+    if check.moved:
+        raise SourceMoved(check.what, why=check.why, place=str(load.table))
     what = check.what
     keys: tuple[str, ...] = ()
     if check.figures:
@@ -172,7 +175,7 @@ def _raise_findings(session: SqlSession, load: TableLoad, check: Check) -> None:
     elif check.labelled:
         label = rows[0][0]
         what = what.format(label)
-        keys = tuple(_key(row[1:]) for row in rows if row[0] == label and len(row) > 1)
+        keys = tuple(key for row in rows if row[0] == label and (key := _key(row[1:])))
     else:
         keys = tuple(_key(row) for row in rows)
     raise DataError(

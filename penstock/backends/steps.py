@@ -99,6 +99,7 @@ class Check:
     holds no name of a user's: it may have braces.
     `key` names staged columns: a target that can make them a key of what was staged, and is not
     refused, has proved the check and may leave the query out.
+    With `moved`, what was found is that the source is not what it was: the load is planned anew.
     """
 
     sql: str
@@ -108,6 +109,7 @@ class Check:
     figures: bool = False
     labelled: bool = False
     key: tuple[str, ...] = ()
+    moved: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,6 +176,7 @@ class LoadPlan:
     continues: str | None = None  # the watermark that was read at planning: the commit must find it unchanged
     key_columns: tuple[str, ...] = ()  # shown with data errors
     native_query: str | None = None  # same database: RAW is this query, evaluated once
+    native_checks: tuple[Check, ...] = ()  # before it, in the same transaction: the source is what was planned
     by_attempt: bool = False  # parts belong to task attempts: rows without a given receipt do not count
 
 

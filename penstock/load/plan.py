@@ -85,9 +85,9 @@ class PlannedLoad:
     changes: bool
     created: bool
 
-    def reading(self, query: str) -> PlannedLoad:
+    def reading(self, query: str, checks: tuple[Check, ...]) -> PlannedLoad:
         """The same load with the source read by `query`, inside the database."""
-        return replace(self, load=replace(self.load, native_query=query))
+        return replace(self, load=replace(self.load, native_query=query, native_checks=checks))
 
     def require(self, place: str) -> None:
         """Raise with every finding at once if the load cannot be carried out."""

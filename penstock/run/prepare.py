@@ -268,7 +268,8 @@ def prepare(
             planned = replace(planned, refusals=(*planned.refusals, *transform.refusals(wires)))
         if path == "native" and not planned.refused and not planned.refusals:
             reads = [_native_read(staged, target.dialect) for staged in planned.columns]
-            planned = planned.reading(source.select_sql(reads, window))
+            checks = source.select_checks([column for column, _ in reads], window)
+            planned = planned.reading(source.select_sql(reads, window), checks)
             split = Split((), "the statement runs inside the database")
         elif split is None:
             columns = [staged.column.renamed(staged.source) for staged in planned.columns]

@@ -256,6 +256,29 @@ def test_6_sqlite_the_native_path_checks_classes_too(sqlite: Bench) -> None:
     assert sqlite.sql("select * from copies") == [(1, 7)]
 
 
+def meanwhile(monkeypatch: pytest.MonkeyPatch, act: Callable[[], object]) -> None:
+    """Once, when a load is planned and its transaction is about to begin."""
+    begin, acted = write.SQLiteLoad._in_transaction, []
+
+    def late(self: write.SQLiteLoad, session: Session, receipts: Sequence[Receipt]) -> Any:
+        if not acted:
+            acted.append(act())
+        return begin(self, session, receipts)
+
+    monkeypatch.setattr(write.SQLiteLoad, "_in_transaction", late)
+
+
+def test_1_sqlite_a_column_that_is_gone_is_never_read_as_its_name(
+    sqlite: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A quoted name that is no column is a text to SQLite: every row of the target had 'v' in it."""
+    sqlite.sql("create table items (id integer primary key, v text, w text)", "insert into items values (1, 'a', 'x')")
+    here = Flow(sqlite.source, sqlite.source, sqlite.folder)
+    meanwhile(monkeypatch, lambda: sqlite.sql("alter table items drop column v"))
+    assert here.run(target="to.main.copies", path="native").rows == 1  # planned again: the source had moved
+    assert sqlite.source.columns("copies") == ["id", "w"]
+
+
 # ---------------------------------------------------------------- tables that are there
 
 

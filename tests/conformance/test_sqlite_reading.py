@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 from contextlib import closing
+from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -13,10 +14,12 @@ import pyarrow as pa
 import pytest
 
 from penstock.backends.base import Cursor, ReadRequest, Window
-from penstock.backends.sqlite.connect import Session
+from penstock.backends.sqlite.connect import Session, open_source
+from penstock.backends.sqlite.marks import FileMark
 from penstock.backends.sqlite.read import SQLitePartition
 from penstock.errors import ConnectionFailed, DataError, LinkLost, PlanRefused, SourceError, SourceMoved
 from penstock.schema import TableName
+from tests.conformance.harness import SQLiteHarness
 from tests.conformance.sqlite_bench import BACKEND, Bench, holding, sqlite
 
 __all__ = ["sqlite"]
@@ -299,6 +302,32 @@ def test_1_sqlite_a_worker_reads_the_very_file_that_was_planned(sqlite: Bench, c
         with pytest.raises((SourceMoved, ConnectionFailed)) as caught:
             list(part.read())
     assert "not as the run began" in str(caught.value) or change == "gone"
+
+
+def test_1_sqlite_a_file_overwritten_in_place_is_not_the_one_that_was_planned(sqlite: Bench) -> None:
+    """Its inode is the same, and so may be the count of changes to its schema: `v` was read as the text 'v'."""
+    sqlite.sql("create table t (id integer primary key, v text)", "insert into t values (1, 'a')")
+    other = SQLiteHarness(sqlite.folder / "other.db")
+    other.execute("create table t (id integer primary key, w text)", "insert into t values (1, 'a')")
+    assert other.query("pragma schema_version") == sqlite.sql("pragma schema_version")
+    with closing(sqlite.open()) as source:
+        (part,) = source.partitions(list(source.schema()), 1).partitions
+        shutil.copyfile(other.path, sqlite.source.path)
+        with pytest.raises(SourceMoved, match="not as the run began"):
+            list(part.read())
+
+
+def test_1_sqlite_a_name_that_is_no_column_of_the_relation_is_an_error(sqlite: Bench) -> None:
+    """Whatever stands before it: a quoted name alone is a text to SQLite."""
+    sqlite.sql("create table t (id integer primary key, v text)", "insert into t values (1, 'a')")
+    with closing(sqlite.open()) as source:
+        (part,) = source.partitions(list(source.schema()), 1).partitions
+        sqlite.sql("alter table t rename column v to w")
+        assert isinstance(part, SQLitePartition)
+        with closing(open_source(sqlite.config())) as session:
+            unmarked = replace(part, mark=FileMark.of(sqlite.config(), session))
+        with pytest.raises(SourceError, match=r"no such column: source\.v"):
+            list(unmarked.read())
 
 
 @pytest.mark.parametrize("journal", ["delete", "wal"])

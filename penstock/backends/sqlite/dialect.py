@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from penstock.backends.base import Dialect, TimeKind
@@ -39,7 +39,7 @@ class SQLiteDialect(Dialect):
         return f"({joined(tests, 'or')})" if tests else "false"
 
     def key_text(self, columns: Sequence[str]) -> str:
-        return " || ', ' || ".join(_key_part(name) for name in columns)
+        return key_text(columns, quote)
 
     def row_hash(self, columns: Sequence[str], alias: str) -> str:  # noqa: ARG002  nothing to hash them with
         """SQLite has no MD5; the hash is information only."""
@@ -74,8 +74,12 @@ def _differs(left: str, right: str, type_sql: str) -> str:
     return f"({left} collate binary) is not {right}"
 
 
-def _key_part(name: str) -> str:
-    column = quote(name)
+def key_text(names: Sequence[str], column_of: Callable[[str], str]) -> str:
+    """The key columns of a row for people, each by the name that the statement has for it."""
+    return " || ', ' || ".join(_key_part(name, column_of(name)) for name in names)
+
+
+def _key_part(name: str, column: str) -> str:
     shown = (
         f"case typeof({column}) when 'text' then '''' || {column} || '''' when 'blob' then 'x''' || hex({column}) ||"
         f" '''' when 'null' then 'null' else cast({column} as text) end"

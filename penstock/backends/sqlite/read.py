@@ -11,24 +11,25 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Shared, Source, Split, Window
+from penstock.backends.base import Check, Cursor, Partition, ReadRequest, RunContext, Shared, Source, Split, Window
 from penstock.backends.exchange import Exchange
 from penstock.backends.sql import KEYS_SHOWN, null_note, remembered
 from penstock.backends.sqlite import types
+from penstock.backends.sqlite.classes import class_error, wrong_cells
 from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.connect import PREFIX, Session, bare, open_copy, open_source
 from penstock.backends.sqlite.copies import LEAST_BYTES, LEAST_SHARE, MIN_ROWS, Copy
 from penstock.backends.sqlite.decode import Wrong, as_text, canonical
-from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect
+from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect, key_text
 from penstock.backends.sqlite.encode import ARROW, class_of
 from penstock.backends.sqlite.marks import FileMark
-from penstock.backends.sqlite.types import StoredColumn, quote
+from penstock.backends.sqlite.types import StoredColumn, cell, quote
 from penstock.backends.sqlite.window import clock, condition, upper_bound
 from penstock.backends.staging import StagingArea, check_token
 from penstock.errors import ConfigError, DataError, PlanRefused, SourceError
@@ -119,17 +120,17 @@ class SQLitePartition(Partition):
 
         The driver gathers rows by their number alone: so many wide ones would not fit into memory.
         """
-        tests = [test for _, stored in self.columns if (test := stored.wrong())]
-        wide = [f"coalesce(octet_length({quote(s.name)}), 0)" for _, s in self.columns if s.kind in ("TEXT", "BLOB")]
+        tests = _wrong_tests(stored for _, stored in self.columns)
+        wide = [f"coalesce(octet_length({s.cell}), 0)" for _, s in self.columns if s.kind in ("TEXT", "BLOB")]
         fixed = 16 * len(self.columns) + 1
         if not tests and not wide:
             return fixed
         [(wrong, width)] = session.query(
-            f"select max({types.joined(tests, 'or') or 'false'}), max({types.joined(wide, '+') or '0'})"
+            f"select max({types.joined(list(tests.values()), 'or') or 'false'}), max({types.joined(wide, '+') or '0'})"
             f" from {self.relation} as source{self.where}"
         )
         if wrong:
-            self._check_classes(session)
+            self._raise_wrong(session, tests)
         return fixed + int(width or 0)
 
     def _sql(self) -> str:
@@ -140,19 +141,12 @@ class SQLitePartition(Partition):
             rows = f"select * from ({rows}\nlimit {self.limit})"
         return f"select {first}\nunion all\n{rows}"
 
-    def _check_classes(self, session: Session) -> None:
-        tests = {stored.name: test for _, stored in self.columns if (test := stored.wrong())}
-        if not tests:
-            return
-        label = " ".join(f"when {test} then {types.literal(name)}" for name, test in tests.items())
-        link = "\nwhere" if not self.where else f"{self.where}\n  and"
-        rows = session.query(
-            f"select case {label} end, {self._key_text()} from {self.relation} as source"
-            f"{link} ({types.joined(list(tests.values()), 'or')})\nlimit {KEYS_SHOWN}"
-        )
+    def _raise_wrong(self, session: Session, tests: Mapping[str, str]) -> None:
+        rows = session.query(wrong_cells(tests, f"{self.relation} as source", self.where, shown_keys(self.keys)))
         if rows:
-            stored = next(stored for _, stored in self.columns if stored.name == rows[0][0])
-            raise class_error(stored, tuple(key for name, key in rows if name == stored.name and key), self.place)
+            name = rows[0][0]
+            stored = next(stored for _, stored in self.columns if stored.name == name)
+            raise class_error(stored, tuple(key for label, key in rows if label == name and key), self.place)
 
     def _pieces(self, session: Session, reader: pa.RecordBatchReader) -> Iterator[pa.RecordBatch]:
         skip = 1
@@ -182,17 +176,17 @@ class SQLitePartition(Partition):
         return DataError(
             f"column {stored.name!r} holds a value that is no {stored.column.describe()}",
             why="it was loaded as one, and another program has written to it since",
-            keys=self._keys_where(session, f"{quote(stored.name)} is ?", wrong.cell.as_py()),
+            keys=self._keys_where(session, f"{stored.cell} is ?", wrong.cell.as_py()),
             remedy=f'correct it, or read the column as it stands: columns.{types.toml_key(stored.name)} = "text"',
             place=self.place,
         )
 
     def _not_utf8(self, session: Session, stored: StoredColumn, array: pa.Array) -> DataError:
-        cell = array.cast(pa.binary())[_first_invalid(array)].as_py()
+        octets = array.cast(pa.binary())[_first_invalid(array)].as_py()
         return DataError(
             f"column {stored.name!r} holds a text that is not UTF-8",
             why="SQLite keeps any bytes in a TEXT cell",
-            keys=self._keys_where(session, f"cast({quote(stored.name)} as blob) is ?", cell),
+            keys=self._keys_where(session, f"cast({stored.cell} as blob) is ?", octets),
             remedy=f"read it as bytes in a query: cast({stored.name} as blob)",
             place=self.place,
         )
@@ -202,12 +196,9 @@ class SQLitePartition(Partition):
             return ()
         link = "\nwhere" if not self.where else f"{self.where}\n  and"
         rows = session.query(
-            f"select {self._key_text()} from {self.relation} as source{link} {test}\nlimit {KEYS_SHOWN}", (value,)
+            f"select {shown_keys(self.keys)} from {self.relation} as source{link} {test}\nlimit {KEYS_SHOWN}", (value,)
         )
         return tuple(row[0] for row in rows)
-
-    def _key_text(self) -> str:
-        return SQLiteDialect().key_text(self.keys) if self.keys else "''"
 
 
 def _first_invalid(array: pa.Array) -> int:
@@ -223,19 +214,16 @@ def _first_invalid(array: pa.Array) -> int:
     return start
 
 
+def shown_keys(keys: Sequence[str]) -> str:
+    return key_text(keys, cell) if keys else "''"
+
+
+def _wrong_tests(columns: Iterable[StoredColumn]) -> dict[str, str]:
+    return {stored.name: test for stored in columns if (test := stored.wrong())}
+
+
 def wants_text(column: Column, stored: StoredColumn) -> bool:
     return pa.types.is_string(column.type) and not pa.types.is_string(stored.column.type)
-
-
-def class_error(stored: StoredColumn, keys: tuple[str, ...], place: str) -> DataError:
-    return DataError(
-        f"column {stored.name!r} holds cells that are no {stored.kind}",
-        why=f"it is read as {stored.column.describe()}, and SQLite lets a cell be of any storage class",
-        keys=keys,
-        kept="nothing was committed",
-        remedy=f"correct them, or say in a query what they are: cast({stored.name} as text)",
-        place=place,
-    )
 
 
 def _joined(pieces: Iterator[pa.RecordBatch], run: RunContext) -> Iterator[pa.RecordBatch]:
@@ -355,7 +343,7 @@ class SQLiteSource(Source):
             return []
         counts = ", ".join(
             f"{', '.join(_counted(name, kind) for kind in CELLS)},"
-            f" total(typeof({quote(name)}) = 'integer' and {quote(name)} not between"
+            f" total(typeof({cell(name)}) = 'integer' and {cell(name)} not between"
             f" -{types.LARGEST_IN_DOUBLE} and {types.LARGEST_IN_DOUBLE})"
             for name, _, _ in columns
         )
@@ -451,17 +439,17 @@ class SQLiteSource(Source):
 
     def _row_bytes(self) -> float:
         """About how wide a row is, by the first ones."""
-        sample = f"select {self._octets()} as n from {self._relation} limit {SAMPLE_ROWS}"
+        sample = f"select {self._octets()} as n from {self._relation} as source limit {SAMPLE_ROWS}"
         return ROW_BYTES + float(self._session.query(f"select coalesce(avg(n), 0) from ({sample})")[0][0])
 
     def size(self) -> int | None:
         if not self._base_table:
             return None
-        return int(self._session.query(f"select total({self._octets()}) from {self._relation}")[0][0])
+        return int(self._session.query(f"select total({self._octets()}) from {self._relation} as source")[0][0])
 
     def _octets(self) -> str:
         """The length of a row, for which SQLite does not read what is in it."""
-        return types.joined([f"coalesce(octet_length({quote(name)}), 0)" for name in self._columns], "+")
+        return types.joined([f"coalesce(octet_length({cell(name)}), 0)" for name in self._columns], "+")
 
     def hand_out(self) -> None:
         self._exchange.write()
@@ -471,6 +459,9 @@ class SQLiteSource(Source):
         selected = ", ".join(f"{self._expression(column)} as {quote(name)}" for column, name in columns)
         sql = f"select {selected}\nfrom {self._relation} as source{self._inside(window)}"
         return sql if self._request.limit is None else f"{sql}\nlimit {int(self._request.limit)}"
+
+    def select_checks(self, columns: Sequence[Column], window: Window | None = None) -> tuple[Check, ...]:
+        return (self._mark.check(self._config, self._session),)
 
     def _expression(self, column: Column) -> str:
         stored = self._stored(column.name)
@@ -483,22 +474,23 @@ class SQLiteSource(Source):
         return f"format('%!.17g', {stored.sql()})" if stored.kind == "REAL" else f"cast({stored.sql()} as text)"
 
     def _inside(self, window: Window | None) -> str:
-        if window is None:
-            return ""
-        self._check_nulls(window)
-        return f"\nwhere ({condition(window, self._stored(window.column))})"
+        if window is not None:
+            self._check_nulls(window)
+        return self._within(window)
+
+    def _within(self, window: Window | None) -> str:
+        return f"\nwhere ({condition(window, self._stored(window.column))})" if window is not None else ""
 
     def _keys(self) -> tuple[str, ...]:
         return tuple(key for key in self._request.keys or self.primary_key() if key in self._columns)
 
     def _check_nulls(self, window: Window) -> None:
-        where = f"from {self._relation} as source where {quote(window.column)} is null"
+        where = f"from {self._relation} as source where {cell(window.column)} is null"
         count = int(self._session.query(f"select count(*) {where}")[0][0])
         if not count or window.on_null != "error":
             self._without_cursor = null_note(window, count)
             return
-        shown = SQLiteDialect().key_text(self._keys()) if self._keys() else "''"
-        rows = self._session.query(f"select {shown} {where} limit {KEYS_SHOWN}")
+        rows = self._session.query(f"select {shown_keys(self._keys())} {where} limit {KEYS_SHOWN}")
         raise DataError(
             f"{count} rows have no value in the cursor column {window.column!r}",
             why="they belong to no window, so an incremental run would never load them",
@@ -530,7 +522,7 @@ class SQLiteSource(Source):
 
 
 def _counted(name: str, kind: str) -> str:
-    return f"total(typeof({quote(name)}) = '{kind}')"
+    return f"total(typeof({cell(name)}) = '{kind}')"
 
 
 def _boolean_text(value: str) -> str:

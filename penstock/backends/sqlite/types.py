@@ -74,20 +74,24 @@ class StoredColumn:
     def name(self) -> str:
         return self.column.name
 
+    @property
+    def cell(self) -> str:
+        return cell(self.name)
+
     def sql(self) -> str:
-        return f"cast({quote(self.name)} as real)" if self.mixed else quote(self.name)
+        return f"cast({self.cell} as real)" if self.mixed else self.cell
 
     def wrong(self) -> str:
         """True where a cell is not of the column's class; empty where that cannot be."""
         if self.sure:
             return ""
-        name = quote(self.name)
         if self.mixed:
+            whole = f"{self.cell} not between -{LARGEST_IN_DOUBLE} and {LARGEST_IN_DOUBLE}"
             return (
-                f"(typeof({name}) not in ('real', 'integer', 'null')"
-                f" or (typeof({name}) = 'integer' and {name} not between -{LARGEST_IN_DOUBLE} and {LARGEST_IN_DOUBLE}))"
+                f"(typeof({self.cell}) not in ('real', 'integer', 'null')"
+                f" or (typeof({self.cell}) = 'integer' and {whole}))"
             )
-        return f"typeof({name}) not in ('{self.kind.lower()}', 'null')"
+        return f"typeof({self.cell}) not in ('{self.kind.lower()}', 'null')"
 
 
 def remembered_column(name: str, declared: str, memory: Memory, *, nullable: bool) -> Column | None:
@@ -179,6 +183,15 @@ def joined(terms: Sequence[str], word: str) -> str:
 
 def quote(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
+
+
+def cell(name: str) -> str:
+    """A column of a relation that is read, which every statement calls `source`.
+
+    Never by its bare name: a quoted name that is no column is a text to SQLite, and a column that was
+    dropped would be read as its own name in every row.
+    """
+    return f"source.{quote(name)}"
 
 
 def literal(text: str) -> str:

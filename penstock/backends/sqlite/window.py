@@ -15,7 +15,7 @@ from penstock.backends import lags
 from penstock.backends.base import Cursor, Window
 from penstock.backends.sqlite.connect import Session
 from penstock.backends.sqlite.encode import text_of
-from penstock.backends.sqlite.types import StoredColumn, literal, quote
+from penstock.backends.sqlite.types import StoredColumn, cell, literal
 from penstock.errors import PlanRefused
 
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
@@ -26,7 +26,7 @@ CHANGE_OF_CLOCKS = timedelta(hours=3)
 
 def condition(window: Window, cursor: StoredColumn) -> str:
     """The test that a row is in the window."""
-    column = quote(window.column)
+    column = cell(window.column)
     if pa.types.is_integer(cursor.column.type):
         above = "" if window.lower is None else f"{column} >= {int(window.lower)} and "
         below = f"{column} < {int(window.upper)}" if int(window.upper) <= HIGHEST else f"{column} is not null"
@@ -55,7 +55,7 @@ def upper_bound(session: Session, relation: str, cursor: Cursor, stored: StoredC
 def _next_integer(session: Session, relation: str, cursor: Cursor) -> str:
     """The source may be empty: the window then ends at the lowest value, which takes no row."""
     lag = lags.count(cursor.lag, cursor.column)
-    highest = session.query(f"select max({quote(cursor.column)}) from {relation} as source")[0][0]
+    highest = session.query(f"select max({cell(cursor.column)}) from {relation} as source")[0][0]
     bound = LOWEST if highest is None else max(int(highest) + 1 - lag, LOWEST)
     return str(bound if cursor.floor is None else max(bound, int(cursor.floor)))
 

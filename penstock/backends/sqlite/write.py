@@ -45,6 +45,7 @@ from penstock.backends.sql import (
     last_watermark,
     loaded_by,
     owners_of,
+    raise_findings,
     record_load,
     remembered,
     result,
@@ -52,6 +53,7 @@ from penstock.backends.sql import (
     was_committed,
 )
 from penstock.backends.sqlite import types
+from penstock.backends.sqlite.classes import class_check
 from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.connect import Session, open_planning, open_target
 from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect, render
@@ -332,6 +334,9 @@ class SQLiteLoad(Load):
         session.execute("begin immediate")
         try:
             failpoint("commit.begin")
+            # First: making our own tables counts as a change of the schema.
+            for check in self.plan.native_checks:
+                raise_findings(session, self.plan.tables[0], check)
             ensure_catalog(session)
             check_format(session)
             check_watermark(session, self.plan)
@@ -415,26 +420,14 @@ def _staged_batches(files: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Rec
 
 def _check_classes(session: Session, load: TableLoad, keys: Sequence[str]) -> None:
     """Of a load inside the file: a STRICT table would make integers of texts that look like them."""
-    wrong = {
+    tests = {
         staged.column.name: f"typeof({types.quote(staged.column.name)}) not in"
         f" ('{types.held_class(staged.native.sql).lower()}', 'null')"
         for staged in load.columns
     }
-    label = " ".join(f"when {test} then {types.literal(name)}" for name, test in wrong.items())
     shown = SQLiteDialect().key_text(keys) if keys else "''"
-    rows = session.query(
-        f"select case {label} end, {shown} from temp.{RAW}"
-        f" where {types.joined(list(wrong.values()), 'or')} limit {KEYS_SHOWN}"
-    )
-    if rows:
-        raise DataError(
-            f"column {rows[0][0]} has cells that are not of its storage class",
-            why="SQLite would turn them into it, or refuse them",
-            kept=NOT_COMMITTED,
-            remedy="correct them, or say in a query what they are: cast(… as text)",
-            keys=tuple(key for name, key in rows if name == rows[0][0] and key),
-            place=str(load.table),
-        )
+    for check in class_check(tests, f"temp.{RAW}", "", shown):
+        raise_findings(session, load, check)
 
 
 def _remember_metadata(session: Session, plan: LoadPlan) -> None:
