@@ -279,6 +279,18 @@ def test_1_sqlite_a_column_that_is_gone_is_never_read_as_its_name(
     assert sqlite.source.columns("copies") == ["id", "w"]
 
 
+def test_6_sqlite_integers_among_reals_are_checked_again_on_the_native_path(
+    sqlite: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sqlite.sql("create table items (id integer primary key, v numeric)", "insert into items values (1, 1.5), (2, 7)")
+    here = Flow(sqlite.source, sqlite.source, sqlite.folder)
+    meanwhile(monkeypatch, lambda: sqlite.sql("insert into items values (3, 9007199254740993)"))
+    with pytest.raises(DataError, match="column v has cells that are not of its storage class") as caught:
+        here.run(target="to.main.copies", path="native")
+    assert caught.value.keys == ("id=3",)
+    assert not sqlite.source.has_table("copies")
+
+
 # ---------------------------------------------------------------- tables that are there
 
 

@@ -21,7 +21,7 @@ from penstock.backends.base import Check, Cursor, Partition, ReadRequest, RunCon
 from penstock.backends.exchange import Exchange
 from penstock.backends.sql import KEYS_SHOWN, null_note, remembered
 from penstock.backends.sqlite import types
-from penstock.backends.sqlite.classes import class_error, wrong_cells
+from penstock.backends.sqlite.classes import class_check, class_error, wrong_cells
 from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.connect import PREFIX, Session, bare, open_copy, open_source
 from penstock.backends.sqlite.copies import LEAST_BYTES, LEAST_SHARE, MIN_ROWS, Copy
@@ -461,7 +461,12 @@ class SQLiteSource(Source):
         return sql if self._request.limit is None else f"{sql}\nlimit {int(self._request.limit)}"
 
     def select_checks(self, columns: Sequence[Column], window: Window | None = None) -> tuple[Check, ...]:
-        return (self._mark.check(self._config, self._session),)
+        tests = _wrong_tests(self._stored(column.name) for column in columns)
+        rows = f"{self._relation} as source"
+        return (
+            self._mark.check(self._config, self._session),
+            *class_check(tests, rows, self._within(window), shown_keys(self._keys())),
+        )
 
     def _expression(self, column: Column) -> str:
         stored = self._stored(column.name)
