@@ -184,6 +184,16 @@ def test_1_sqlite_a_query_only_reads(sqlite: Bench, query: str, told: str) -> No
     assert sqlite.sql("select id from t") == [(1,)]
 
 
+def test_a_name_in_double_quotes_that_is_no_column_is_refused_and_never_a_text(sqlite: Bench) -> None:
+    sqlite.sql('create table t (id integer primary key, "od""d `v" text)', "insert into t values (1, 'a')")
+    with pytest.raises(PlanRefused, match="names a column that is not there") as caught:
+        sqlite.rows(query='select id, "nosuch" from t')
+    assert "no such column: nosuch" in caught.value.why
+    assert "single quotes" in caught.value.remedy
+    query = """select id, "od""d `v" as "v", [id] as i, `id` as j, 'say "no"' as s from "t" where "id" = 1 -- "x" y"""
+    assert sqlite.rows(query=query) == [(1, "a", 1, 1, 'say "no"')]
+
+
 def test_a_name_twice_in_a_query_is_refused(sqlite: Bench) -> None:
     for query in ("select 1 as a, 2 as a", "select 1 as a, 2 as A"):
         with pytest.raises(PlanRefused, match="gives a name more than once"):

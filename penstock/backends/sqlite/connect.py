@@ -241,6 +241,20 @@ def bare(query: str) -> str:
     return query[start:end]
 
 
+def plainly_named(query: str) -> str:
+    """The same query with every name in backticks: in double quotes, a name that is none is a text to SQLite."""
+    try:
+        tokens = Dialect.get_or_raise("sqlite").tokenize(query)
+    except TokenError:
+        return query
+    made, end = [], 0
+    for token in tokens:
+        if token.token_type is TokenType.IDENTIFIER and query[token.start] == '"':
+            made += [query[end : token.start], "`" + token.text.replace("`", "``") + "`"]
+            end = token.end + 1
+    return "".join([*made, query[end:]])
+
+
 def _statements(sql: str) -> list[tuple[int, int]]:
     """Where each statement begins and ends; comments around them do not count."""
     try:

@@ -23,7 +23,7 @@ from penstock.backends.sql import KEYS_SHOWN, null_note, remembered
 from penstock.backends.sqlite import types
 from penstock.backends.sqlite.classes import class_check, class_error, wrong_cells
 from penstock.backends.sqlite.config import SQLiteConfig
-from penstock.backends.sqlite.connect import PREFIX, Session, bare, open_copy, open_source
+from penstock.backends.sqlite.connect import PREFIX, Session, bare, open_copy, open_source, plainly_named
 from penstock.backends.sqlite.copies import LEAST_BYTES, LEAST_SHARE, MIN_ROWS, Copy
 from penstock.backends.sqlite.decode import Wrong, as_text, canonical
 from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect, key_text
@@ -293,6 +293,7 @@ class SQLiteSource(Source):
             raise ConfigError("a source needs a table or a query")
         query = bare(self._request.query)
         names = self._session.names(f"select * from (\n{query}\n) as source limit 0")
+        self._refuse_texts_as_names(query)
         known = {folded(name) for name in names}
         # Around a query that gives `a` twice, SQLite calls the second one `a:1`.
         counted = Counter(own if (own := folded(_AGAIN.sub("", name))) in known else folded(name) for name in names)
@@ -304,6 +305,17 @@ class SQLiteSource(Source):
                 remedy="name the columns apart with AS",
             )
         return f"(\n{query}\n)"
+
+    def _refuse_texts_as_names(self, query: str) -> None:
+        """A misspelled column in double quotes would be its own name in every row."""
+        try:
+            self._session.names(f"select * from (\n{plainly_named(query)}\n) as source limit 0")
+        except SourceError as error:
+            raise PlanRefused(
+                "the query names a column that is not there",
+                why=f"{error.why}; SQLite would take a name in double quotes that is no column for a text",
+                remedy="correct the name; a text stands in single quotes",
+            ) from error
 
     def _describe(self) -> list[StoredColumn]:
         if self._table is None:
