@@ -11,6 +11,7 @@ import pytest
 from penstock.run.pipeline import stage_with_spark
 from penstock.testing.postgres import EmbeddedPostgres
 from tests.conformance.duckdb_bench import files
+from tests.conformance.files_lake import Lake
 from tests.conformance.harness import (
     DuckDBHarness,
     Flow,
@@ -24,7 +25,7 @@ from tests.conformance.harness import (
 )
 from tests.conformance.postgres_bench import bench, database, db, opened, typed
 
-__all__ = ["bench", "database", "db", "files", "flow", "harness", "opened", "pair", "spark_pair", "typed"]
+__all__ = ["bench", "database", "db", "files", "flow", "harness", "lake", "opened", "pair", "spark_pair", "typed"]
 
 BACKENDS = ("postgres", "duckdb", "sqlite")
 # Sources and targets meet only in Arrow: two kinds of servers with each other, every other backend as a
@@ -42,6 +43,11 @@ def pytest_pyfunc_call() -> Generator[None, object, object]:
         return (yield)
     except RefusedAsDenied:
         return True
+
+
+@pytest.fixture
+def lake(tmp_path: Path) -> Lake:
+    return Lake(tmp_path / "lake")
 
 
 @pytest.fixture

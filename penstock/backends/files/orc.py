@@ -34,8 +34,9 @@ from penstock.backends.base import (
 )
 from penstock.backends.files.config import FilesConfig
 from penstock.backends.files.manifest import DataFile
+from penstock.backends.files.pieces import Piece
 from penstock.backends.files.place import Mark
-from penstock.backends.files.read import FilesSource, Piece
+from penstock.backends.files.read import FilesSource
 from penstock.backends.files.write import FilesLoad, FilesTarget
 from penstock.backends.staging import sync
 from penstock.errors import DataError, PlanRefused, TargetError

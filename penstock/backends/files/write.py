@@ -35,9 +35,11 @@ from penstock.backends.base import (
 )
 from penstock.backends.files import csv, jsonl, parquet, types
 from penstock.backends.files.config import COMPRESSED, DEFAULT_FORMAT, Dialect, FileFormat, FilesConfig, format_of
+from penstock.backends.files.listing import Listing
 from penstock.backends.files.manifest import Chain, DataFile, Group, Loader, Manifest, next_manifest, staging_base
+from penstock.backends.files.pieces import Piece
 from penstock.backends.files.place import META, Mark, Place, folder_name, found_files, locate
-from penstock.backends.files.read import FilesSource, Listing, Piece
+from penstock.backends.files.read import FilesSource
 from penstock.backends.files.texts import text_of
 from penstock.backends.guard import heed
 from penstock.backends.locks import FileLock, cannot_write

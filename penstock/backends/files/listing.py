@@ -1,0 +1,242 @@
+"""What a table is: the files that its manifests name, whatever files others have put there, and its columns.
+
+The list is made once, when a source is opened or a target is looked at.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import pyarrow as pa
+
+from penstock.backends.base import RunContext
+from penstock.backends.files import csv, jsonl, parquet, types
+from penstock.backends.files.config import Dialect, FilesConfig, format_of
+from penstock.backends.files.infer import inferred
+from penstock.backends.files.manifest import Chain
+from penstock.backends.files.pieces import Entry, Piece
+from penstock.backends.files.place import OWN_NAME, Found, Mark, Place, agreed_format, folder_values, found_files
+from penstock.errors import PlanRefused, SourceError
+from penstock.schema import Column
+from penstock.schema.words import parse
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """The files of a table and its columns, at one moment."""
+
+    entries: tuple[Entry, ...]
+    columns: tuple[Column, ...]
+    notes: tuple[str, ...]
+    chain: Chain
+    foreign: tuple[Found, ...]  # files of others that are data
+
+    @staticmethod
+    def of(config: FilesConfig, place: Place, run: RunContext) -> Listing:
+        chain = Chain(place) if place.kind == "pattern" else Chain.read(place)
+        own = _own_entries(chain)
+        foreign = _foreign(place, chain)
+        if chain.last is None and not foreign:
+            raise SourceError(
+                f"there is no data in {place.shown}",
+                why="no file matches" if place.kind == "pattern" else "it holds no file",
+                remedy="correct the name; names that begin with _ or . are not data",
+            )
+        others: list[Entry] = []
+        # A table's one file that others have replaced is theirs as a whole.
+        known = chain.last is not None and not (foreign and place.kind == "file")
+        columns: tuple[Column, ...] = chain.last.columns if chain.last and known else ()
+        notes: tuple[str, ...] = ()
+        if foreign:
+            others, columns, notes = _foreign_entries(config, place, foreign, columns, run)
+            foreign = [file for file in foreign if any(file.path == entry.path for entry in others)]
+        counted = f"{len(own)} files by {'manifests' if chain.last else 'no manifest'}, {len(others)} files of others"
+        return Listing((*own, *others), columns, (counted, *notes), chain, tuple(foreign))
+
+
+def _own_entries(chain: Chain) -> list[Entry]:
+    entries = []
+    for group in chain.groups:
+        for file in group.files:
+            final, staged = chain.paths(group, file)
+            if chain.place.kind == "file" and not staged.exists() and not _still_ours(final, file.size, file.modified):
+                continue
+            entries.append(
+                Entry(
+                    final,
+                    staged,
+                    _mark_of(chain, final, staged, file.size),
+                    group.dialect,
+                    tuple(c for c in group.columns if c.name not in dict(file.folders)),
+                    file.folders,
+                    file.rows,
+                    own=True,
+                    lines=file.lines,
+                )
+            )
+    return entries
+
+
+def _still_ours(path: Path, size: int, modified: int) -> bool:
+    """Whether a table's one file is the one that the manifest tells of: others may have replaced it."""
+    try:
+        mark = Mark.of(path)
+    except FileNotFoundError:
+        return False
+    return (mark.size, mark.modified) == (size, modified)
+
+
+def _mark_of(chain: Chain, final: Path, staged: Path, size: int) -> Mark:
+    for path in (staged, final, staged, final):
+        try:
+            mark = Mark.of(path)
+        except (FileNotFoundError, NotADirectoryError):
+            continue
+        if mark.size != size:
+            break
+        return mark
+    raise SourceError(
+        f"{final} is not the file that its manifest tells of",
+        why="it was removed, or changed since it was written",
+        remedy=f"restore it; {chain.place.meta} tells which load it is of",
+    )
+
+
+def _foreign(place: Place, chain: Chain) -> list[Found]:
+    """The files that no load of ours has written."""
+    files = found_files(place)
+    if place.kind == "pattern":
+        ours = [file for file in files if OWN_NAME.fullmatch(file.path.name)]
+        if ours:
+            raise PlanRefused(
+                f"{place.shown} matches files that Penstock has written",
+                why=f"{ours[0].name} counts only if a manifest names it",
+                remedy="name the table that they are of, not its files",
+            )
+        return files
+    if place.kind == "file":
+        known = [file for group in chain.groups for file in group.files]
+        staged = any(chain.paths(group, file)[1].exists() for group in chain.groups for file in group.files)
+        ours = [f for f in files if any((f.mark.size, f.mark.modified) == (k.size, k.modified) for k in known)]
+        return [] if staged or ours else files
+    return [
+        file for file in files if not OWN_NAME.fullmatch(file.path.name) and chain.removed.get(file.name) != file.mark
+    ]
+
+
+def _foreign_entries(
+    config: FilesConfig, place: Place, files: Sequence[Found], table: tuple[Column, ...], run: RunContext
+) -> tuple[list[Entry], tuple[Column, ...], tuple[str, ...]]:
+    """The files of others, and the table's columns: those that are known, or what the files tell."""
+    wanted_format, data = agreed_format(place, config, list(files))
+    notes: list[str] = []
+    if len(data) < len(files):
+        notes.append(f"{len(files) - len(data)} files are not {wanted_format} and left out")
+    declared = {name: parse(text).column(name) for name, text in config.table(place.table).columns.items()}
+    entries = []
+    for file in data:
+        dialect = config.dialect(place.table, wanted_format, format_of(file.name)[1])
+        if wanted_format in ("csv", "jsonl") and format_of(file.name)[1] is None:
+            dialect = replace(dialect, compression="")  # the option is about what is written
+        columns = tuple(_columns_of(file, dialect, declared))
+        folders = folder_values(file.name)
+        clash = [name for name, _ in folders if any(column.name == name for column in columns)]
+        if clash:
+            raise PlanRefused(f"{file.path} has column {clash[0]} in itself and in its folder", remedy="rename one")
+        rows = sum(rows for rows, _ in parquet.row_groups(file.path)) if wanted_format == "parquet" else None
+        entries.append(Entry(file.path, None, file.mark, dialect, columns, folders, rows))
+    known = tuple(table) or tuple(_unified(entries, declared))
+    _require_columns(entries, known, declared, table)
+    if not table and config.infers(place.table):
+        open_ = {c.name for c in known if c.name not in declared and pa.types.is_string(c.type) and not c.logical}
+        if wanted_format in ("csv", "jsonl") or any(entry.folders for entry in entries):
+            known, told = _inferred(entries, known, open_, run)
+            notes += told
+    typed = {column.name: column for column in known}
+    if wanted_format != "parquet":
+        entries = [replace(e, columns=tuple(typed[c.name] for c in e.columns)) for e in entries]
+    return entries, known, tuple(notes)
+
+
+def _columns_of(file: Found, dialect: Dialect, declared: dict[str, Column]) -> list[Column]:
+    if dialect.format == "parquet":
+        return parquet.columns_of(file.path, declared)
+    if dialect.format == "csv":
+        if not dialect.header:
+            if not declared:
+                raise PlanRefused(
+                    f"the columns of {file.path} have no names",
+                    why="header = false, and none are declared",
+                    remedy='declare the table\'s columns in their order: columns = { id = "bigint", … }',
+                )
+            names = list(declared)
+        else:
+            names = csv.header(file.path, dialect)
+    elif dialect.format == "jsonl":
+        names = list(declared) or jsonl.keys(file.path, dialect)
+    elif declared:
+        names = list(declared)
+    else:
+        raise PlanRefused(
+            f"the columns of {file.path} are not known",
+            why="ORC is read by Spark alone, which is not asked at planning",
+            remedy='declare them: [connections.….tables.…] columns = { id = "bigint", … }',
+        )
+    return [declared.get(name, Column(name, pa.string())) for name in names]
+
+
+def _unified(entries: Sequence[Entry], declared: dict[str, Column]) -> list[Column]:
+    """The columns of all files: types that differ are widened where every value fits, otherwise told."""
+    found: dict[str, tuple[Column, Entry]] = {}
+    for entry in entries:
+        for column in (*entry.columns, *(Column(name, pa.string()) for name, _ in entry.folders)):
+            wanted = declared.get(column.name, column)
+            if column.name not in found:
+                found[column.name] = (wanted, entry)
+                continue
+            before, first = found[column.name]
+            type_ = types.wider(before.type, wanted.type)
+            if type_ is None or before.logical != wanted.logical:
+                raise SourceError(
+                    f"{first.path} and {entry.path} have different types of column {column.name}",
+                    why=f"{before.describe()} and {wanted.describe()}",
+                    remedy=f'declare it: columns = {{ "{column.name}" = "text" }}, or read the files apart',
+                )
+            nullable = before.nullable or wanted.nullable
+            found[column.name] = (replace(before, type=type_, nullable=nullable), first)
+    return [column for column, _ in found.values()]
+
+
+def _require_columns(
+    entries: Sequence[Entry], known: Sequence[Column], declared: dict[str, Column], table: Sequence[Column]
+) -> None:
+    """Every file has every column: one that lacks some would silently read as NULL."""
+    names = {column.name for column in known}
+    for entry in entries:
+        have = {column.name for column in entry.columns} | {name for name, _ in entry.folders}
+        lost, more = sorted((names | set(declared)) - have), sorted(have - names)
+        if entry.dialect.format == "jsonl":
+            lost = []  # a member that is missing is NULL
+        if not lost and not more:
+            continue
+        other = "the table's manifest" if table else next((str(e.path) for e in entries if e is not entry), "`columns`")
+        raise SourceError(
+            f"{entry.path} and {other} have different columns",
+            why=f"{', '.join(lost)} is missing in the file" if lost else f"only the file has {', '.join(more)}",
+            remedy="read the files apart, each by its name, or write them with the same columns",
+        )
+
+
+def _inferred(
+    entries: Sequence[Entry], known: tuple[Column, ...], open_: set[str], run: RunContext
+) -> tuple[tuple[Column, ...], list[str]]:
+    asked = [column for column in known if column.name in open_]
+    if not asked:
+        return known, []
+    batches = (batch for entry in entries for batch in Piece(entry).read(asked, (), run))
+    found = inferred(batches, [column.name for column in asked])
+    made = tuple(replace(column, type=found.get(column.name, column.type)) for column in known)
+    told = ", ".join(f"{column.name} {column.type}" for column in made if column.name in found)
+    return made, [f"types inferred from every value: {told or 'none, all stay text'}"]
