@@ -37,7 +37,8 @@ MAX_SOCKET_FOLDER = 60  # bytes: a Unix socket's path ends at 108
 STOP_SECONDS = 5.0
 WARMING_SECONDS = 20.0
 
-# Of a session that others have started. The rest of `EXACT` each transform sets for itself.
+# Of a session that others have started. The rest of `EXACT` each transform sets for itself, and what is done to
+# a frame of theirs goes by no setting.
 FIXED_AT_START = {"spark.stage.maxConsecutiveAttempts": "4", "spark.speculation": "false"}  # with Spark's defaults
 
 # What Spark masks in everything that it prints of its settings.

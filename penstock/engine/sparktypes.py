@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 
 import pyarrow as pa
 
+from penstock.backends.moments import clock_at
 from penstock.errors import PlanRefused, TransformError
 from penstock.schema import Column, Logical, Schema
 from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY, text_kind
@@ -238,14 +239,15 @@ def as_text(name: str, type_: pa.DataType) -> SparkColumn:
     column = f.col(name)
     text = column.cast("string")
     if pa.types.is_date(type_):
-        ends = [f"date_from_unix_date({sign}{DATE_INFINITY})" for sign in ("", "-")]
+        ends = [f.date_from_unix_date(f.lit(sign * DATE_INFINITY)) for sign in (1, -1)]
     elif pa.types.is_timestamp(type_):
-        kind = "timestamp" if type_.tz else "timestamp_ntz"
-        ends = [f"cast(timestamp_micros({sign}{TIMESTAMP_INFINITY}) as {kind})" for sign in ("", "-")]
-        text = f.concat(text, f.lit("+00")) if type_.tz else text
+        # By microseconds: in a user's own session a cast would go by the zone of that.
+        at = f.timestamp_micros if type_.tz else clock_at
+        ends = [at(f.lit(sign * TIMESTAMP_INFINITY)) for sign in (1, -1)]
+        text = f.concat(clock_at(f.unix_micros(column)).cast("string"), f.lit("+00")) if type_.tz else text
     else:
         return text
-    return f.when(column == f.expr(ends[0]), "infinity").when(column == f.expr(ends[1]), "-infinity").otherwise(text)
+    return f.when(column == ends[0], "infinity").when(column == ends[1], "-infinity").otherwise(text)
 
 
 def _unsupported(field: StructField) -> TransformError:

@@ -13,7 +13,10 @@ pytestmark = pytest.mark.spark
 
 SCRIPT = """
 import sys
+from pathlib import Path
 import duckdb
+import pyarrow as pa
+import pyarrow.orc
 import penstock as ps
 from pyspark.sql import SparkSession
 
@@ -21,8 +24,10 @@ with duckdb.connect("shop.duckdb") as shop:
     shop.execute("create table items as select range as id, 'n' || range as name from range(1000)")
 ps.connect("shop", type="duckdb", path="shop.duckdb")
 ps.connect("warehouse", type="duckdb", path="warehouse.duckdb")
+ps.connect("lake", type="files", path="lake", format="orc")
 builder = SparkSession.builder.config("spark.stage.maxConsecutiveAttempts", "1").config("spark.ui.enabled", "false")
 builder = builder.config("spark.ui.showConsoleProgress", "false")
+builder = builder.config("spark.sql.session.timeZone", "Europe/Prague")
 spark = (builder.remote("local[2]") if sys.argv[1] == "connect" else builder.master("local[2]")).getOrCreate()
 ps.use_spark(spark)
 
@@ -47,6 +52,19 @@ try:
     ps.write(frame.selectExpr("id + 3000000000 as id", "name"), Items, mode="merge")
 except ps.DataError as error:
     print(error.what, len(error.keys))
+# In the session's zone the two are one wall clock, 02:30, and infinity is beyond all.
+moments = spark.sql(
+    "select timestamp_micros(n) as seen, struct(map('k', array(timestamp_micros(n))) as m) as deep,"
+    " timestamp_ntz'1970-01-01' + interval '0.000001' second * n as naive"
+    " from values (1729989000000000L), (1729992600000000L), (9223372036854775807L), (-9223372036854775807L) as v(n)"
+)
+ps.write(moments, "warehouse.main.texts", mode="append", columns={"seen": "text", "naive": "text"})
+with duckdb.connect("warehouse.duckdb") as warehouse:
+    print(warehouse.execute("select seen, naive from texts order by 1").fetchall())
+ps.write(moments.where("seen < '2030-01-01'").where("seen > '2000-01-01'"), "lake.moments", mode="append")
+# Spark's ORC holds a timestamp without a zone as its microseconds.
+kept = pa.concat_tables(pa.orc.read_table(file) for file in Path("lake/moments").glob("*.orc")).to_pylist()
+print(sorted((row["seen"], *row["deep"]["m"][0][1]) for row in kept))
 try:
     ps.write(frame, Items, mode="merge", transform="select 1")
 except ps.ConfigError as error:
@@ -85,6 +103,9 @@ def test_a_session_of_the_users_is_used_and_never_stopped(tmp_path: Path, kind: 
         "5",
         "spark 20 10 10",
         "column id has a value that its target type cannot hold 3",
+        "[('-infinity', '-infinity'), ('2024-10-27 00:30:00+00', '2024-10-27 00:30:00'),"
+        " ('2024-10-27 01:30:00+00', '2024-10-27 01:30:00'), ('infinity', 'infinity')]",
+        "[(1729989000000000, 1729989000000000), (1729992600000000, 1729992600000000)]",
         "transform has no meaning for a Spark frame",
         "7",
         "the Spark session that ps.use_spark was given is stopped",

@@ -38,6 +38,7 @@ from penstock.backends.files.pieces import Piece
 from penstock.backends.files.place import Mark
 from penstock.backends.files.read import FilesSource
 from penstock.backends.files.write import FilesLoad, FilesTarget
+from penstock.backends.moments import utc_clock, without_zone
 from penstock.backends.staging import sync
 from penstock.errors import DataError, PlanRefused, TargetError
 from penstock.schema import Column
@@ -85,7 +86,7 @@ class OrcSource(FilesSource, ReadsFrames):
                     remedy="cast it in a transform",
                 )
         self._asked = True
-        held = StructType([StructField(field.name, _without_zone(field.dataType), True) for field in schema.fields])
+        held = StructType([StructField(field.name, without_zone(field.dataType), True) for field in schema.fields])
         paths = [str(Piece(entry).path()) for entry in self.listing.entries]
         frame = spark.read.schema(held).orc(paths) if paths else spark.createDataFrame([], held)
         if self._limit is not None:
@@ -173,22 +174,7 @@ def _kept(name: str, type_: DataType) -> SparkColumn:
         kept = column.isNull() | (days.between(*_DAYS) & ~days.between(*_LEFT_OUT))
         refused = f.raise_error(f.lit(f"{_OUT_OF_RANGE}{name}")).cast(type_)
         return f.when(kept, column).otherwise(refused).alias(name)
-    return column.cast(_without_zone(type_)).alias(name)
-
-
-def _without_zone(type_: DataType) -> DataType:
-    """The same type with every moment as one without a zone."""
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType, TimestampNTZType, TimestampType
-
-    if isinstance(type_, TimestampType):
-        return TimestampNTZType()
-    if isinstance(type_, ArrayType):
-        return ArrayType(_without_zone(type_.elementType), type_.containsNull)
-    if isinstance(type_, MapType):
-        return MapType(_without_zone(type_.keyType), _without_zone(type_.valueType), type_.valueContainsNull)
-    if isinstance(type_, StructType):
-        return StructType([StructField(one.name, _without_zone(one.dataType), one.nullable) for one in type_.fields])
-    return type_
+    return utc_clock(column, type_).alias(name)
 
 
 def _holds_dates(type_: pa.DataType) -> bool:
