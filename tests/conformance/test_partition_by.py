@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ import pytest
 
 from penstock.errors import DataError, PlanRefused, TargetError, Unsupported
 from tests.conformance.harness import Flow, Harness, PostgresHarness
+from tests.waiting import await_true
 
 pytestmark = pytest.mark.postgres
 
@@ -252,3 +254,23 @@ def test_partition_by_lets_readers_be(pg: Flow) -> None:
         assert reader.execute("select count(*) from items").fetchone() == (1,)
         assert pg.run(**options).inserted == 1  # while the reader's transaction is open
     assert ids(pg) == [1, 2]
+
+
+def test_partition_by_takes_the_partition_that_somebody_makes_meanwhile(pg: Flow) -> None:
+    assert isinstance(pg.target, PostgresHarness)
+    pg.target.execute(
+        "create table items (id int, region text, made timestamptz) partition by range (made)",
+        "create table march (like items)",
+    )
+    arrive(pg, f"(1, 'a', {MARCH})")
+    waiting = "select count(*) from pg_stat_activity where wait_event_type = 'Lock' and datname = current_database()"
+    with psycopg.connect(pg.target.dsn) as somebody, ThreadPoolExecutor(1) as pool:
+        somebody.execute(
+            "alter table items attach partition march"
+            " for values from ('2026-03-01 00:00+00') to ('2026-04-01 00:00+00')"
+        )
+        load = pool.submit(pg.run, partition_by=["day(made)"])
+        await_true(lambda: pg.target.query(waiting) == [(1,)] or load.done())
+        somebody.commit()
+        assert load.result().inserted == 1
+    assert (list(bounds(pg)), ids(pg, "march")) == (["march"], [1])

@@ -175,7 +175,8 @@ def refused(
             "a partition that the load needs is taken in part by another",
             why=_primary(error, conninfo),
             place=place,
-            remedy="make one by hand for the rest of it, or choose a shorter piece of time in partition_by",
+            remedy="make one by hand for the rest of it, or choose a shorter piece of time in partition_by;"
+            " if somebody has made it just now, run it again",
         )
     if _is_spoken(error):
         return side("a trigger or function raised an error", why=_UNSPOKEN, place=place)

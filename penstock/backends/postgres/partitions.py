@@ -5,6 +5,9 @@ have made count, whatever their bounds, and so does a DEFAULT one.
 
 A partition is made as a table of its own and then attached. CREATE TABLE … PARTITION OF would lock
 everybody out of the whole table, readers too; ATTACH lets them be.
+
+Somebody else may be making the same one. Where one is missing, the lock is taken that ATTACH would
+take, and the load looks again.
 """
 
 from __future__ import annotations
@@ -96,13 +99,22 @@ declare
   held boolean;
   name text;
 begin
-  select nullif(partdefid, 0)::pg_catalog.regclass, n.nspname into fallback, home
-  from pg_catalog.pg_partitioned_table p join pg_catalog.pg_class c on c.oid = p.partrelid
-    join pg_catalog.pg_namespace n on n.oid = c.relnamespace where p.partrelid = parent;
-  select pg_catalog.string_agg('(' || pg_catalog.pg_get_partition_constraintdef(inhrelid) || ')', ' or ') into taken
-  from pg_catalog.pg_inherits where inhparent = parent and inhrelid is distinct from fallback;
-  wanted := {literal(f"select distinct {_piece(field, kind)} as low from {STAGED} where {rows} (")}
-    || coalesce(taken, 'false') || ') is not true';
+  select n.nspname into home from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  where c.oid = parent;
+  for look in 1..2 loop
+    select nullif(partdefid, 0)::pg_catalog.regclass into fallback
+    from pg_catalog.pg_partitioned_table where partrelid = parent;
+    select pg_catalog.string_agg('(' || pg_catalog.pg_get_partition_constraintdef(inhrelid) || ')', ' or ') into taken
+    from pg_catalog.pg_inherits where inhparent = parent and inhrelid is distinct from fallback;
+    wanted := {literal(f"select distinct {_piece(field, kind)} as low from {STAGED} where {rows} (")}
+      || coalesce(taken, 'false') || ') is not true';
+    execute pg_catalog.format('select exists (%s)', wanted) into held;
+    if not held then
+      return;
+    end if;
+    -- Keeps out whoever makes partitions, and no writer: what they have made meanwhile is seen then.
+    lock table only {parent} in share update exclusive mode;
+  end loop;
   execute pg_catalog.format('select count(*) > {MOST_NEW} from (%s) as pieces', wanted) into held;
   if held then
     raise exception 'too many partitions';
