@@ -72,7 +72,7 @@ def _block(parent: str, field: PartitionField, kind: TimeKind) -> str:
         moment = {"zoned": "({}) at time zone 'UTC'", "date": "({})::date"}.get(kind, "{}")
         low = moment.format("piece.low")
         high = moment.format(f"piece.low + interval '1 {field.transform}'")
-        rows = f"{column} is not null and pg_catalog.isfinite({column}) and"
+        look = _look_at_ends(field, kind)
         bounds = f"pg_catalog.format('from (%L) to (%L)', {low}, {high})"
         inside = f"pg_catalog.format('%1$s >= %2$L and %1$s < %3$L', {literal(column)}, {low}, {high})"
         label = (
@@ -81,7 +81,7 @@ def _block(parent: str, field: PartitionField, kind: TimeKind) -> str:
             " else pg_catalog.substr(pg_catalog.md5(piece.low::text), 1, 10) end"
         )
     else:
-        rows = ""
+        look = _look_at_values(column)
         bounds = "pg_catalog.format('in (%L)', piece.low)"
         inside = (
             f"case when piece.low is null then {literal(column + ' is null')}"
@@ -91,7 +91,10 @@ def _block(parent: str, field: PartitionField, kind: TimeKind) -> str:
     body = f"""
 declare
   parent constant pg_catalog.regclass := {literal(parent)};
+  homes text[];
   taken text;
+  unsure pg_catalog.timestamp[];
+  missing pg_catalog.timestamp[];
   fallback pg_catalog.regclass;
   home text;
   wanted text;
@@ -104,22 +107,22 @@ begin
   for look in 1..2 loop
     select nullif(partdefid, 0)::pg_catalog.regclass into fallback
     from pg_catalog.pg_partitioned_table where partrelid = parent;
-    select pg_catalog.string_agg('(' || pg_catalog.pg_get_partition_constraintdef(inhrelid) || ')', ' or ') into taken
+    select pg_catalog.array_agg('(' || pg_catalog.pg_get_partition_constraintdef(inhrelid) || ')') into homes
     from pg_catalog.pg_inherits where inhparent = parent and inhrelid is distinct from fallback;
-    wanted := {literal(f"select distinct {_piece(field, kind)} as low from {STAGED} where {rows} (")}
-      || coalesce(taken, 'false') || ') is not true';
-    execute pg_catalog.format('select exists (%s)', wanted) into held;
+    taken := coalesce(pg_catalog.array_to_string(homes, ' or '), 'false');
+{look}
+    execute pg_catalog.format('select exists (%s)', wanted) into held using missing;
     if not held then
       return;
     end if;
     -- Keeps out whoever makes partitions, and no writer: what they have made meanwhile is seen then.
     lock table only {parent} in share update exclusive mode;
   end loop;
-  execute pg_catalog.format('select count(*) > {MOST_NEW} from (%s) as pieces', wanted) into held;
+  execute pg_catalog.format('select count(*) > {MOST_NEW} from (%s) as pieces', wanted) into held using missing;
   if held then
     raise exception 'too many partitions';
   end if;
-  for piece in execute wanted || ' order by 1' loop
+  for piece in execute wanted || ' order by 1' using missing loop
     if fallback is not null then
       execute pg_catalog.format('select exists (select from %s where %s)', fallback, {inside}) into held;
       -- The server takes no partition for rows that the DEFAULT one has: these stay together there.
@@ -140,3 +143,41 @@ end
     while mark in body:  # a name may hold anything
         mark = f"{mark[:-1]}_$"
     return f"do {mark}{body}{mark}"
+
+
+def _look_at_values(column: str) -> str:
+    """Every value is held once against the partitions, and not every row."""
+    distinct = f"with pieces as materialized (select distinct {column} from {STAGED})"
+    return f"""
+    wanted := {literal(f"{distinct} select {column} as low from pieces where (")} || taken || ') is not true';"""
+
+
+def _look_at_ends(field: PartitionField, kind: TimeKind) -> str:
+    """A partition is a stretch of time: with the first and the last row of a piece it has all between them.
+
+    To hold every row against every partition would take many times as long as to insert them.
+    """
+    column, piece = identifier(field.column), _piece(field, kind)
+    rows = f"from {STAGED} where pg_catalog.isfinite({column})"
+    pieces = (
+        f"with pieces as materialized (select {piece} as _penstock_low, min({column}) as _penstock_first,"
+        f" max({column}) as _penstock_last {rows} group by 1),"
+        f" ends as (select _penstock_low, _penstock_first as {column} from pieces"
+        f" union all select _penstock_low, _penstock_last from pieces),"
+        " placed as (select _penstock_low as low, "
+    )
+    sorted_out = (
+        " as home from ends), pieces_placed as (select low, count(home) = 2 as known, min(home) < max(home) as apart"
+        " from placed group by 1) select pg_catalog.array_agg(low) filter (where not known),"
+        " pg_catalog.array_agg(low) filter (where known and apart) from pieces_placed"
+    )
+    between = f"select pg_catalog.array_agg(distinct {piece}) {rows} and {piece} = any ($1) and ("
+    return f"""
+    execute {literal(pieces)} || coalesce((select 'case ' || pg_catalog.string_agg(pg_catalog.format('when %s then %s',
+      bound, place), ' ' order by place) || ' end' from pg_catalog.unnest(homes) with ordinality as h(bound, place)),
+      'null::pg_catalog.int8') || {literal(sorted_out)} into missing, unsure;
+    if unsure is not null then
+      execute {literal(between)} || taken || ') is not true' into unsure using unsure;
+      missing := pg_catalog.array_cat(missing, unsure);
+    end if;
+    wanted := 'select low from pg_catalog.unnest($1) as pieces(low)';"""
