@@ -184,6 +184,32 @@ def test_partition_by_null_in_a_range_needs_a_default_partition(pg: Flow) -> Non
     assert (ids(pg, "rest"), len(bounds(pg))) == ([7], 2)
 
 
+@pytest.mark.parametrize("made", ["timestamptz", "timestamp", "date"])
+def test_partition_by_an_infinite_time_is_of_no_piece(pg: Flow, made: str) -> None:
+    arrive(pg, f"(1, 'a', {JANUARY})", "(7, 'b', 'infinity')", "(8, 'b', '-infinity')", made=made, key="primary key")
+    with pytest.raises(DataError, match="an infinite time in the column that the target is partitioned by") as caught:
+        pg.run(partition_by=["month(made)"])
+    assert caught.value.keys == ("id=7", "id=8")
+    pg.target.execute(
+        f"create table items (id int, region text, made {made}) partition by range (made)",
+        "create table after partition of items for values from ('3000-01-01') to (maxvalue)",
+    )
+    with pytest.raises(DataError, match="an infinite time") as caught:
+        pg.run(partition_by=["month(made)"])
+    assert caught.value.keys == ("id=8",)
+    pg.target.execute("create table before partition of items for values from ('-infinity') to ('1000-01-01')")
+    pg.run(partition_by=["month(made)"])
+    assert (ids(pg, "before"), ids(pg, "after"), len(bounds(pg))) == ([8], [7], 3)
+
+
+def test_a_row_without_a_partition_is_told_as_such(pg: Flow) -> None:
+    pg.target.execute("create table items (id int, region text, made timestamptz) partition by range (made)")
+    arrive(pg, f"(1, 'a', {JANUARY})")
+    with pytest.raises(DataError, match="a row has no partition in the target") as caught:
+        pg.run()
+    assert "partition_by" in caught.value.remedy
+
+
 def test_partition_by_respects_the_partitions_that_are_there(pg: Flow) -> None:
     pg.target.execute(
         "create table items (id int generated always as identity, region text check (region <> ''), made timestamptz,"

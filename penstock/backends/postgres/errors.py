@@ -148,6 +148,13 @@ def refused(
         why = DATA_CLASSES.get(state, f"the server found the value wrong (SQLSTATE {state})")
         if side is SourceError:
             return SourceError("the source's query failed on a value", why=why, place=place)
+        if _field(error, "source_function") == "ExecFindPartition":
+            return DataError(
+                "a row has no partition in the target",
+                why="none of those that are there takes it",
+                place=place,
+                remedy="let the load make them: partition_by; or make one by hand, or a DEFAULT one for the rest",
+            )
         return DataError("a value does not fit", why=why, place=place)
     if state.startswith("53"):
         return side(

@@ -45,14 +45,20 @@ def steps(table: TableName, field: PartitionField, kind: TimeKind, key_text: str
     make = Execute(_block(parent, field, kind), diagnose=(many,))
     if not field.transform:
         return (make,)
-    # A range takes no NULL; only a DEFAULT partition does.
+    # No piece of time has them: only a DEFAULT partition takes a NULL, and an endless one what is infinite.
+    column = f"s.{identifier(field.column)}"
+    bound = "pg_catalog.pg_get_expr(c.relpartbound, c.oid)"
     empty = Check(
-        f"select {key_text}\nfrom {STAGED}\nwhere {identifier(field.column)} is null\n  and exists (select"
-        f" from pg_catalog.pg_partitioned_table where partrelid = {literal(parent)}::pg_catalog.regclass"
-        " and partdefid = 0)\nlimit 3",
-        "NULL in the column that the target is partitioned by",
-        why=f"no partition by {field.transform} takes a row without a time",
+        f"select case when {column} is null then 'NULL' else 'an infinite time' end, {key_text}\nfrom {STAGED} as s"
+        f"\nwhere ({column} is null or not pg_catalog.isfinite({column})) and not exists (select"
+        " from pg_catalog.pg_inherits i join pg_catalog.pg_class c on c.oid = i.inhrelid"
+        f" where i.inhparent = {literal(parent)}::pg_catalog.regclass and ({bound} = 'DEFAULT'"
+        f" or ({column} = 'infinity' and {bound} ~ 'TO \\(MAXVALUE\\)$')"
+        f" or ({column} = '-infinity' and {bound} ~ 'FROM \\((MINVALUE|''-infinity'')\\)')))\nlimit 3",
+        "{0} in the column that the target is partitioned by",
+        why=f"no partition by {field.transform} takes such a row",
         remedy=f"filter them out, or make room for them: create table … partition of {table} default",
+        labelled=True,
     )
     return (empty, make)
 
