@@ -392,6 +392,10 @@ class Dialect(ABC):
         """
         return value if kind == "zoned" else f"timezone({_quoted(zone)}, cast({value} as timestamp))"
 
+    def sortable(self, value: str, staged: StagedColumn) -> str:
+        """What the column's values sort by in an `order by`, `value` being the column; "" where nothing tells."""
+        return value
+
     def earlier(self, value: str, bound: str) -> str:
         """That a date or timestamp lies before another one of its kind."""
         return f"{value} < {bound}"

@@ -10,12 +10,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import sqlglot
+from sqlglot import exp
 
 from penstock.backends.base import RAW, STAGED, Check, Dialect, Execute, PartitionField, StagedColumn, Step, Tally
+from penstock.backends.sorting import is_number
 from penstock.errors import PlanRefused
 from penstock.load.times import Moment
 from penstock.project.model import Pipeline
 from penstock.schema import ColumnDef, TableName
+from penstock.schema.names import folded
 
 DELETED = "_penstock_deleted"
 DELETED_AT = "_penstock_deleted_at"
@@ -138,12 +141,36 @@ def ordering(statement: Statement) -> str:
             remedy='columns of the result, as in order_by = "updated_at desc, id"',
             place=statement.pipeline.place,
         ) from error
-    if "nulls " in given.lower():
-        return given
-    return ", ".join(
-        f"{term.this.sql(dialect=dialect)}{' desc' if term.args.get('desc') else ''} nulls last"
-        for term in parsed.args["order"].expressions
-    )
+    says = "nulls " in given.lower()
+
+    def printed(term: exp.Ordered) -> str:
+        _let_sort(statement, term)
+        first = says and term.args.get("nulls_first")
+        direction = " desc" if term.args.get("desc") else ""
+        return f"{term.this.sql(dialect=dialect)}{direction} nulls {'first' if first else 'last'}"
+
+    return ", ".join(printed(term) for term in parsed.args["order"].expressions)
+
+
+def _let_sort(statement: Statement, term: exp.Ordered) -> None:
+    """Let a column that the target keeps as text sort as what it means: as texts, '9' comes after '10'."""
+    dialect, known = statement.dialect, {folded(staged.column.name): staged for staged in statement.columns}
+    for column in list(term.find_all(exp.Column)):
+        staged = known.get(folded(column.name))
+        if staged is None:
+            continue
+        value = column.sql(dialect=dialect.sqlglot)
+        order = dialect.sortable(value, staged)
+        if column.parent is term and order:
+            column.replace(exp.var(order))
+        elif not order or (is_number(staged.column) and order != value and not isinstance(column.parent, exp.Cast)):
+            raise PlanRefused(
+                f"order_by = {statement.pipeline.order_by!r} compares {staged.column.name} as a text",
+                why=f"the target keeps {staged.column.describe()} as text, and in an expression '9' comes after '10'",
+                kept="nothing was touched",
+                remedy="order by the column itself, or by another one",
+                place=statement.pipeline.place,
+            )
 
 
 # ---------------------------------------------------------------- checks

@@ -136,6 +136,16 @@ def test_keys_order_by_says_which_duplicate_wins(flow: Flow) -> None:
     assert loaded(flow, "id, name") == [(1, "new"), (2, "only")]
 
 
+@pytest.mark.parametrize("type_", ["decimal(10,2)", "numeric"])
+@pytest.mark.parametrize("order", ["seen desc", "seen desc nulls last"])
+def test_keys_order_by_compares_numbers_as_numbers(flow: Flow, type_: str, order: str) -> None:
+    """Also where the target keeps them as text: '9' came after '10', and the older row won."""
+    rows = f"(1, 'old', 9::{type_}), (1, 'new', 10.5::{type_}), (2, 'below', -2), (2, 'above', -1), (2, 'none', null)"
+    query = f"select * from (values {rows}) as v(id, name, seen)"
+    flow.run(mode="merge", keys=["id"], query=query, order_by=order)
+    assert loaded(flow, "id, name") == [(1, "new"), (2, "above")]
+
+
 def test_keys_null_is_a_data_error(flow: Flow) -> None:
     query = "select * from (values (1, 'a'), (null, 'b')) as v(id, name)"
     with pytest.raises(DataError, match="NULL in a key"):

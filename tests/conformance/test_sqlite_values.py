@@ -193,3 +193,33 @@ def test_times_of_a_history_come_back_as_times(harness: Make, tmp_path: Path) ->
         " abs(extract(epoch from now() - valid_from)) < 60 from items"
     )
     assert found == [("timestamp with time zone", "boolean", True, True)]
+
+
+@pytest.mark.parametrize("type_", ["ubigint", "timestamp", "date"])
+def test_order_by_compares_what_is_kept_as_text_by_its_meaning(harness: Make, tmp_path: Path, type_: str) -> None:
+    low, high = {
+        "ubigint": ("9", "10"),
+        "timestamp": ("'9999-01-01'", "'10000-01-01'"),
+        "date": ("'0044-01-01 (BC)'", "'0043-01-01'"),
+    }[type_]
+    source, target = harness("duckdb"), harness("sqlite")
+    source.execute(
+        f"create table items (id bigint, ver {type_}, seen timestamptz, v varchar)",
+        f"insert into items values (1, {low}, '2024-01-01', 'old'), (1, {high}, '2024-01-01', 'new')",
+    )
+    flow = Flow(source, target, tmp_path)
+    flow.run(mode="merge", keys=["id"], order_by="ver desc")
+    assert target.query("select v from items") == [("new",)]
+    flow.run(mode="scd2", keys=["id"], event_time="seen", order_by="ver", target="to.main.history")
+    assert target.query("select v from history") == [("old",)]
+
+
+def test_order_by_an_expression_over_a_number_kept_as_text_is_refused(harness: Make, tmp_path: Path) -> None:
+    source, target = harness("duckdb"), harness("sqlite")
+    source.execute("create table items (id bigint, ver decimal(10,2), took interval)")
+    flow = Flow(source, target, tmp_path)
+    for order in ("coalesce(ver, 0) desc", "took"):
+        with pytest.raises(PlanRefused, match=r"compares (ver|took) as a text") as caught:
+            flow.run(mode="merge", keys=["id"], order_by=order)
+        assert "order by the column itself, or by another one" in caught.value.remedy
+    flow.run(mode="merge", keys=["id"], order_by="cast(ver as real) desc")

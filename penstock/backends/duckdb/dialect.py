@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from string import ascii_lowercase, ascii_uppercase
 
-from penstock.backends.base import Dialect
-from penstock.backends.duckdb.types import BY_TEXT, quote
+from penstock.backends.base import Dialect, StagedColumn
+from penstock.backends.duckdb.types import BY_TEXT, TEXT, quote
+from penstock.backends.sorting import text_order
 from penstock.schema import AddColumn, AddKey, ColumnDef, CreateEnum, CreateSchema, CreateTable, Ddl, WidenColumn
 
 
@@ -33,6 +34,9 @@ class DuckDBDialect(Dialect):
 
     def now(self) -> str:
         return "now()"
+
+    def sortable(self, value: str, staged: StagedColumn) -> str:
+        return text_order(value, staged.column) if staged.native.sql.upper() == TEXT else value
 
 
 def _differs(left: str, right: str, type_sql: str) -> str:

@@ -5,13 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 
-from penstock.backends.base import Dialect, TimeKind
+import pyarrow as pa
+
+from penstock.backends.base import Dialect, StagedColumn, TimeKind
+from penstock.backends.sorting import text_order
 from penstock.backends.sqlite.moments import UTC
 from penstock.backends.sqlite.types import NUMERIC, declared_class, held_class, joined, literal, quote
 from penstock.schema import AddColumn, AddKey, ColumnDef, CreateEnum, CreateSchema, CreateTable, Ddl, WidenColumn
 from penstock.schema.words import parse
 
 MAIN = "main"
+TEXT = parse("text")
+LAST_YEAR = 10**12 - 1  # of twelve digits; 64 bits of seconds reach less far
 
 
 class SQLiteDialect(Dialect):
@@ -54,6 +59,16 @@ class SQLiteDialect(Dialect):
         plain = f"{value} glob '[0-9][0-9][0-9][0-9]-*' and {value} not like '% BC'"
         return f"case when {value} in ('infinity', '-infinity') then {value} when {plain} then {value}{tail} end"
 
+    def sortable(self, value: str, staged: StagedColumn) -> str:
+        word = parse(staged.native.sql)
+        # In a column that is no more than text, the text of another type still means what it was.
+        column = staged.column if word == TEXT else word.column(staged.column.name)
+        if held_class(staged.native.sql) != "TEXT":
+            return value
+        if pa.types.is_date32(column.type) or pa.types.is_timestamp(column.type):
+            return moment_order(value)
+        return text_order(value, column)
+
     def earlier(self, value: str, bound: str) -> str:
         # A year after 9999 begins with a smaller digit.
         return f"({value} < {bound} and (substr({value}, 5, 1) = '-' or {value} = '-infinity'))"
@@ -65,6 +80,16 @@ class SQLiteDialect(Dialect):
             return f"date('now', '{back}')"
         moment = f"strftime('%Y-%m-%d %H:%M:%f', 'now', '{back}')"
         return f"({moment} || '{UTC}')" if kind == "zoned" else moment
+
+
+def moment_order(value: str) -> str:
+    """By the year's number: its text sorts in the years 1 to 9999 only. Of those BC the higher one is the earlier."""
+    year, rest = f"cast({value} as integer)", f"substr({value}, instr({value}, '-'))"
+    return (
+        f"case when {value} = '-infinity' then '0'"
+        f" when {value} glob '* BC' then '1' || printf('%012d', {LAST_YEAR} - {year}) || {rest}"
+        f" when {value} = 'infinity' then '3' else '2' || printf('%012d', {year}) || {rest} end"
+    )
 
 
 def _differs(left: str, right: str, type_sql: str) -> str:
