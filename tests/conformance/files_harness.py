@@ -28,12 +28,13 @@ class FilesHarness(Harness):
     backend = "files"
     schema: ClassVar[str] = "main"
 
-    def __init__(self, root: Path, file_format: str = "parquet") -> None:
+    def __init__(self, root: Path, file_format: str = "parquet", **more: Any) -> None:
         self.root = root
         self.format = file_format
+        self._more = more
 
     def options(self) -> dict[str, Any]:
-        return {"type": "files", "path": str(self.root), "format": self.format}
+        return {"type": "files", "path": str(self.root), "format": self.format, **self._more}
 
     @property
     def config(self) -> FilesConfig:

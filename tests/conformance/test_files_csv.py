@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from decimal import Decimal
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from penstock.backends.files import shares
-from penstock.errors import PenstockError, PlanRefused
+from penstock.backends.files import csv, shares
+from penstock.backends.files.config import Dialect
+from penstock.errors import PenstockError, PlanRefused, SourceError, Unsupported
+from tests.conformance.files_harness import FilesHarness
 from tests.conformance.files_lake import Lake
+from tests.conformance.harness import DuckDBHarness, Flow
 
 
 def test_csv_values_are_text_unless_declared(lake: Lake) -> None:
@@ -99,3 +103,127 @@ def test_parts_csv_with_quoted_lines_is_not_split_by_bytes(lake: Lake, monkeypat
     rows = lake.read("t", 5)
     assert len(rows) == 5000
     assert rows[7] == {"id": "7", "v": 'v\n7,"x"'}
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ('5","x\n7,y" 6"\n', 1),
+        ('a"b,"x\ny"\n', 1),
+        ('"a" b","x\ny"\n', 1),
+        ('"a""b","x\n""y"\n', 1),
+        ('"",a"\n"x\ny",\n', 2),
+    ],
+    ids=["in the middle", "before quotes", "after quotes", "doubled", "at the end"],
+)
+def test_parts_csv_has_the_same_rows_however_many_parts_are_wanted(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, text: str, rows: int
+) -> None:
+    """A quote inside of a value opens nothing, whatever counting them says."""
+    monkeypatch.setattr(shares, "MIN_PART_BYTES", 16)
+    lake.put("t.csv", "a,b\n" + text * 40)
+    whole = lake.read("t")
+    assert len(whole) == rows * 40
+    assert [lake.read("t", want) for want in (2, 3, 8)] == [whole] * 3
+
+
+def test_parts_csv_quotes_are_looked_at_across_blocks(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "MIN_PART_BYTES", 16)
+    lake.put("t.csv", "a,b\n" + '"x ""y""",z\n' * 40)
+    for size in range(1, 20):
+        monkeypatch.setattr(csv, "CHUNK", size)
+        assert not csv.has_quoted_lines(lake.root / "t.csv", Dialect("csv"))
+    lake.put("t.csv", "a,b\n" + '"x ""y""",z\n' * 40 + '"\n",z\n')
+    for size in range(1, 20):
+        monkeypatch.setattr(csv, "CHUNK", size)
+        assert csv.has_quoted_lines(lake.root / "t.csv", Dialect("csv"))
+
+
+@pytest.mark.parametrize("content", ['a,b\n1,5" pipe\n', 'a,b\n1,"5"" pipe"\n', 'a,b\n1,"5" pipe"\n2,3'])
+def test_csv_a_quote_inside_of_a_value_is_a_character(lake: Lake, content: str) -> None:
+    lake.put("t.csv", content)
+    assert lake.read("t")[0]["b"].startswith("5")
+
+
+@pytest.mark.parametrize("content", ['a,b\n1,"\n', 'a,b\n1,"x', "a,b\n1,'x\\'\n", "a,b\n1,'x\ny\\'"])
+def test_csv_that_ends_inside_quotes_is_told(lake: Lake, content: str) -> None:
+    options = {"quote": "'", "escape": "\\"} if "'" in content else {}
+    lake.put("t.csv", content)
+    with pytest.raises(SourceError, match="ends inside quotes"):
+        lake.read("t", **options)
+
+
+def test_csv_a_byte_order_mark_inside_of_a_file_is_a_character(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(shares, "MIN_PART_BYTES", 16)
+    lake.put("t.csv", "\ufeffa,b\n" + "\ufeffx,y\n" * 40)
+    for want in (1, 8):
+        assert lake.read("t", want) == [{"a": "\ufeffx", "b": "y"}] * 40
+
+
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be", "utf-16", "utf-32", "utf-8-sig", "iso2022_jp"])
+def test_csv_is_read_in_any_encoding_and_never_cut_inside_of_a_character(
+    lake: Lake, monkeypatch: pytest.MonkeyPatch, encoding: str
+) -> None:
+    monkeypatch.setattr(shares, "MIN_PART_BYTES", 16)
+    text = "".join(f'{n},"{"ab" if encoding.startswith("iso") else "∀Ċ" + chr(0x0A0D)}"\n' for n in range(500))
+    lake.put("t.csv", ("a,b\n" + text).encode(encoding))
+    assert [row["a"] for row in lake.read("t", 4, encoding=encoding)] == [str(n) for n in range(500)]
+
+
+def test_csv_a_header_longer_than_a_block_is_read(lake: Lake) -> None:
+    lake.put("t.csv", "a,b\n" + "x" * (csv.CHUNK + 1) + ",y\n")
+    assert lake.source("t").schema().names == ("a", "b")
+
+
+@pytest.mark.parametrize(
+    "options", [{"delimiter": "§"}, {"quote": "«"}, {"delimiter": "\n"}, {"encoding": "bogus"}, {"encoding": "hex"}]
+)
+def test_csv_options_that_nothing_can_be_read_with_are_told_when_they_are_set(
+    lake: Lake, options: dict[str, str]
+) -> None:
+    with pytest.raises(ValueError, match=r"one ASCII character|no encoding"):
+        lake.source("t", **options)
+
+
+# ---------------------------------------------------------------- what we write
+
+
+def written(tmp_path: Path, values: list[str], **options: Any) -> FilesHarness:
+    lake = FilesHarness(tmp_path / "lake", "csv", **options)
+    flow = Flow(DuckDBHarness(tmp_path / "source.duckdb"), lake, tmp_path)
+    rows = ", ".join(f"({n}, '{value}')" for n, value in enumerate(values))
+    flow.source.execute("create table items (n int, v varchar)", f"insert into items values {rows}")
+    flow.run(query="select v from items order by n", table=None)
+    return lake
+
+
+@pytest.mark.parametrize("header", [True, False])
+def test_csv_a_value_that_begins_with_a_byte_order_mark_keeps_it(tmp_path: Path, header: bool) -> None:
+    values = ["\ufeffx", "\ufeff", "y\ufeff"]
+    lake = written(tmp_path, values, header=header)
+    assert [row for (row,) in lake.query("select v from items")] == values
+    [path] = [path for path in (lake.root / "main" / "items").iterdir() if path.suffix == ".csv"]
+    assert path.read_bytes().startswith(b"v\n" if header else b'"\xef\xbb\xbf')  # whoever else reads it keeps it too
+
+
+def test_csv_in_another_encoding_is_read_back_and_never_cut_inside_of_a_character(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(shares, "MIN_PART_BYTES", 16)
+    values = ["∀Ċ", "\u0a0d"] * 50
+    assert [row for (row,) in written(tmp_path, values, encoding="utf-16-le").query("select v from items")] == values
+
+
+@pytest.mark.parametrize("encoding", ["utf-16", "utf-32", "utf-8-sig"])
+def test_csv_in_an_encoding_that_begins_with_a_mark_is_refused(tmp_path: Path, encoding: str) -> None:
+    with pytest.raises(Unsupported, match=f"not written in {encoding}"):
+        written(tmp_path, ["x"], encoding=encoding)
+    assert not (tmp_path / "lake" / "main").exists()
+
+
+def test_csv_dates_are_quoted_where_the_delimiter_is_in_them(tmp_path: Path) -> None:
+    lake = FilesHarness(tmp_path / "lake", "csv", delimiter="-")
+    flow = Flow(DuckDBHarness(tmp_path / "source.duckdb"), lake, tmp_path)
+    flow.source.execute("create table items as select -5 as n, date '2024-01-31' as day")
+    flow.run()
+    assert lake.texts("items") == [["-5", "2024-01-31"]]

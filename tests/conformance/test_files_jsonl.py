@@ -43,6 +43,12 @@ def test_jsonl_lines_longer_than_a_block_are_read_whole(lake: Lake, monkeypatch:
         ('{"a": 1}\n{"a": [1}\n', "line 2 of .* is not a JSON object"),
         ('{"a": 01}\n', "line 1 of .* is not a JSON object"),
         ('{"a": 1, "a": 2}\n', "line 1 of .* has a member twice"),
+        ('{"a": 1}\n{"a": 1}{"b": 2}\n', "line 2 of .* is not a JSON object"),
+        ('{"a": 1}\n{"a": 1}\r{"b": 2}\n', "line 2 of .* is not a JSON object"),
+        ('{"a": 1}{}\n', "line 1 of .* is not a JSON object"),
+        ('{"a": 1}{"b": 2}\n{"c":\n{"d": 3}}\n', "line 1 of .* is not a JSON object"),
+        ('{"a": 1},"x":{"b": 2}\n', "line 1 of .* is not a JSON object"),
+        ('{"a": 1e400}\n', "line 1 of .* a number beyond a double"),
         (b'{"a": "\xff"}\n', "is not utf-8"),
         ("", "there is no data|has no|empty"),
     ],
@@ -63,3 +69,21 @@ def test_parts_jsonl_is_split_by_lines(lake: Lake, monkeypatch: pytest.MonkeyPat
     lake.put("t.jsonl", "".join(f'{{"id": {n}}}\n' for n in range(4999)) + "oops\n")
     with pytest.raises(SourceError, match="line 5000 of"):
         lake.read("t", 5, columns={"id": "int"})
+
+
+def test_jsonl_a_byte_order_mark_inside_of_a_file_is_a_character(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.backends.files.jsontext.BLOCK", 7)
+    text = "\ufeff" * 20
+    lake.put("t.jsonl", f'\ufeff{{"v": "{text}"}}\n{{"v": "{text}"}}\n')
+    assert lake.read("t") == [{"v": text}] * 2
+
+
+def test_jsonl_is_read_in_any_encoding(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("penstock.backends.files.jsontext.BLOCK", 7)
+    monkeypatch.setattr(shares, "MIN_PART_BYTES", 16)
+    for encoding in ("utf-16", "utf-16-le", "utf-8-sig", "latin-1"):
+        text = "\u0a0dĊ" if encoding.startswith("utf") else "é"
+        lake.put("t.jsonl", (f'{{"v": "{text}"}}\n' * 20).encode(encoding))
+        assert lake.read("t", 4, encoding=encoding) == [{"v": text}] * 20
+    with pytest.raises(SourceError, match=r"t\.jsonl is not ascii"):
+        lake.read("t", encoding="ascii")

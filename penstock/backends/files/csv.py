@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import secrets
+import string
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -12,13 +14,15 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from penstock.backends.files.config import Dialect
-from penstock.backends.files.streams import CHUNK, Bytes, sink
+from penstock.backends.files.streams import BOM, CHUNK, UTF8, Bytes, sink
 from penstock.backends.files.texts import text_of
 from penstock.backends.steps import RunContext
 from penstock.errors import DataError, PlanRefused, SourceError
 from penstock.schema import Column
 
-UTF8 = ("utf-8", "utf8")
+PLAIN = ",;|\t"  # delimiters that no number and no date holds
+# The first rows of a file, for its header: this much of it, and if they are longer than that, so much.
+FIRST_ROWS = (CHUNK, 64 * CHUNK)
 
 
 def _parse_options(dialect: Dialect, columns: int, wrong: list[Any], verdict: str) -> pa_csv.ParseOptions:
@@ -38,10 +42,8 @@ def _parse_options(dialect: Dialect, columns: int, wrong: list[Any], verdict: st
     )
 
 
-def _read_options(dialect: Dialect, size: int, names: Sequence[str] | None) -> pa_csv.ReadOptions:
-    return pa_csv.ReadOptions(
-        use_threads=False, block_size=size, column_names=list(names) if names else None, encoding=dialect.encoding
-    )
+def _read_options(size: int, names: Sequence[str] | None) -> pa_csv.ReadOptions:
+    return pa_csv.ReadOptions(use_threads=False, block_size=size, column_names=list(names) if names else None)
 
 
 def _convert_options(dialect: Dialect, names: Sequence[str]) -> pa_csv.ConvertOptions:
@@ -56,21 +58,17 @@ def _convert_options(dialect: Dialect, names: Sequence[str]) -> pa_csv.ConvertOp
 
 def header(path: Path, dialect: Dialect) -> list[str]:
     """The names in the first row, each once."""
-    stream = Bytes(path, dialect.compression)
-    try:
-        options = _parse_options(dialect, 2, [], "skip")
-        with pa_csv.open_csv(stream, _read_options(dialect, CHUNK, None), options) as reader:
-            names = list(reader.schema.names)
-    except pa.ArrowInvalid as error:
-        raise SourceError(
-            f"{path} has no header",
-            why="it is empty" if not path.stat().st_size else "its first rows are no CSV",
-            remedy="write at least a header, or remove the file",
-        ) from error
-    except (UnicodeError, OSError) as error:
-        raise _unreadable(path, dialect, error) from error
-    finally:
-        stream.close()
+    for size in FIRST_ROWS:
+        try:
+            names = _first_row(path, dialect, size)
+            break
+        except pa.ArrowInvalid as error:
+            if size == FIRST_ROWS[-1] or path.stat().st_size <= size:
+                raise SourceError(
+                    f"{path} has no header",
+                    why="it is empty" if not path.stat().st_size else "its first rows are no CSV",
+                    remedy="write at least a header, or remove the file",
+                ) from error
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice or "" in names:
         raise PlanRefused(
@@ -79,6 +77,18 @@ def header(path: Path, dialect: Dialect) -> list[str]:
             remedy="correct the header, or set header = false and declare the columns",
         )
     return names
+
+
+def _first_row(path: Path, dialect: Dialect, size: int) -> list[str]:
+    stream = Bytes(path, dialect.compression, encoding=dialect.encoding)
+    try:
+        options = _parse_options(dialect, 2, [], "skip")
+        with pa_csv.open_csv(stream, _read_options(size, None), options) as reader:
+            return list(reader.schema.names)
+    except (UnicodeError, OSError) as error:
+        raise _unreadable(path, dialect, error) from error
+    finally:
+        stream.close()
 
 
 def read(
@@ -90,32 +100,52 @@ def read(
     run: RunContext,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with the wanted columns as text. `names` are those of the file, in its order."""
-    start, end = part if part is not None else (0, None)
+    start = part[0] if part is not None else 0
     has_header = dialect.header and start == 0
     if not wanted:
         wanted = names[:1]  # so that rows are counted
     wrong: list[Any] = []
-    stream = Bytes(path, dialect.compression, start, end, dialect.quote.encode() if not dialect.escape else b"")
+    # Arrow drops a byte order mark at the start of whatever it reads; in the middle of a file it is a character.
+    last = _last_row(dialect)
+    row = (dialect.delimiter.join([last] * len(names)) + "\n").encode()
+    before = BOM if start else b""
+    stream = Bytes(path, dialect.compression, part, encoding=dialect.encoding, before=before, after=row)
     try:
         options = _parse_options(dialect, len(names), wrong, "error")
-        reading = _read_options(dialect, run.batch_bytes, None if has_header else names)
+        reading = _read_options(run.batch_bytes, None if has_header else names)
         with pa_csv.open_csv(stream, reading, options, _convert_options(dialect, wanted)) as reader:
-            yield from reader
+            yield from _without_last(reader, last, path)
     except pa.ArrowInvalid as error:
-        if "Empty CSV file" in str(error) and (start or not dialect.header):
+        if stream.empty and not has_header:
             return
         raise _wrong(path, error, wrong, dialect) from error
     except (UnicodeError, OSError) as error:
         raise _unreadable(path, dialect, error) from error
     finally:
         stream.close()
-    if stream.marks % 2:
-        # Arrow takes the rest of the file for one value, without a word.
+
+
+def _last_row(dialect: Dialect) -> str:
+    """A text that no file holds, for a row of our own after the last one."""
+    letters = [mark for mark in string.ascii_letters if mark not in (dialect.delimiter, dialect.quote, dialect.escape)]
+    return "".join(secrets.choice(letters) for _ in range(32))
+
+
+def _without_last(batches: Iterator[pa.RecordBatch], last: str, path: Path) -> Iterator[pa.RecordBatch]:
+    """All rows but our own: inside of quotes Arrow takes the rest of a file, ours with it, for one value."""
+    held: pa.RecordBatch | None = None
+    for batch in batches:
+        if batch.num_rows:
+            if held is not None:
+                yield held
+            held = batch
+    if held is None or held.column(0)[-1].as_py() != last:
         raise SourceError(
             f"{path} ends inside quotes",
-            why="its quotes do not pair: it is cut off, or a value holds a single quote",
+            why="its quotes do not pair: it is cut off, or a value begins with a single quote",
             remedy='write it again; if quotes mean nothing in it, set quote = ""',
         )
+    yield held.slice(0, held.num_rows - 1)
 
 
 def _wrong(path: Path, error: Exception, wrong: Sequence[Any], dialect: Dialect) -> SourceError:
@@ -155,23 +185,33 @@ def _unreadable(path: Path, dialect: Dialect, error: Exception) -> SourceError:
 
 def has_quoted_lines(path: Path, dialect: Dialect) -> bool:
     """Whether a value may hold a line break: then the file must not be cut. Looks through all of it."""
-    if dialect.escape or dialect.encoding.lower() not in UTF8:
+    if dialect.escape:
         return True
     if not dialect.quote:
         return False
-    inside, quote = False, ord(dialect.quote)
+    quote, around = ord(dialect.quote), [ord(mark) for mark in (dialect.delimiter, dialect.quote, "\n", "\r")]
+    inside, before = 0, ord("\n")
     with pa.OSFile(str(path), "rb") as file:
-        while data := file.read(CHUNK):
-            raw = np.frombuffer(data, np.uint8)
-            quotes = np.flatnonzero(raw == quote)
-            if not inside and not len(quotes):
-                continue
-            ends = np.flatnonzero((raw == 10) | (raw == 13))
-            # A line's end with an odd number of quotes before it lies inside of quotes.
+        rest: bytes = file.read(len(BOM)).removeprefix(BOM)
+        while True:
+            data = file.read(CHUNK)
+            raw = np.frombuffer(rest + data, np.uint8)
+            count = len(raw) - bool(data)  # the last byte is looked at with the one after it
+            quotes = np.flatnonzero(raw[:count] == quote)
+            # To Arrow a quote opens at the start of a value only, and is a character elsewhere. Where every one
+            # that would open stands at a start, and every one that would close at an end, or is doubled,
+            # counting tells what lies inside; otherwise nothing does but reading.
+            bytes_ = np.concatenate([[before], raw, [ord("\n")]])
+            opens = (np.arange(len(quotes)) + inside) % 2 == 0
+            if not np.isin(np.where(opens, bytes_[quotes], bytes_[quotes + 2]), around).all():
+                return True
+            ends = np.flatnonzero((raw[:count] == ord("\n")) | (raw[:count] == ord("\r")))
             if ((np.searchsorted(quotes, ends) + inside) % 2 == 1).any():
                 return True
-            inside = bool((len(quotes) + inside) % 2)
-    return inside
+            inside = (len(quotes) + inside) % 2
+            if not data:
+                return bool(inside)
+            before, rest = int(bytes_[count]), raw[count:].tobytes()
 
 
 def cuts(path: Path, size: int, want: int) -> list[tuple[int, int]]:
@@ -208,36 +248,40 @@ class Writer:
         self._stream = sink(path, dialect.compression)
         self.lines = True
         if dialect.header and headed:
-            names = [self._quoted(pa.array([column.name]), always=False) for column in columns]
+            names = [self._quoted(pa.array([column.name]), first=place == 0) for place, column in enumerate(columns)]
             self._put(pc.binary_join_element_wise(*names, dialect.delimiter))
 
     def write(self, batch: pa.RecordBatch) -> None:
-        texts = [self._text(batch.column(column.name)) for column in self._columns]
+        arrays = [batch.column(column.name) for column in self._columns]
+        texts = [self._text(array, first=place == 0) for place, array in enumerate(arrays)]
         if len(texts) == 1:
             self._put(pc.fill_null(texts[0], self._dialect.null))
             return
         options = {"null_handling": "replace", "null_replacement": self._dialect.null}
         self._put(pc.binary_join_element_wise(*texts, self._dialect.delimiter, **options))
 
-    def _text(self, array: pa.Array) -> pa.Array:
+    def _text(self, array: pa.Array, *, first: bool) -> pa.Array:
         text = text_of(array)
         plain = pa.types.is_boolean(array.type) or pa.types.is_integer(array.type) or pa.types.is_date32(array.type)
-        return text if plain and not self._dialect.null else self._quoted(text, always=False)
+        plain = plain and not self._dialect.null and self._dialect.delimiter in PLAIN
+        return text if plain else self._quoted(text, first=first)
 
-    def _quoted(self, text: pa.Array, *, always: bool) -> pa.Array:
-        """In quotes where it would be taken for something else: an end, a quote, or NULL."""
+    def _quoted(self, text: pa.Array, *, first: bool) -> pa.Array:
+        """In quotes where it would be taken for something else: an end, a quote, NULL, or a byte order mark."""
         dialect = self._dialect
         marks = [dialect.delimiter, dialect.quote, dialect.escape, "\n", "\r"]
         if pc.any(pc.match_substring_regex(text, "[\n\r]")).as_py():
             self.lines = False
         special = "[" + "".join("\\" + mark if mark in "\\]^-[" else mark for mark in marks if mark) + "]"
         needs = pc.or_(pc.match_substring_regex(text, special), pc.equal(text, dialect.null))
-        if not always and not pc.any(needs).as_py():
+        if first:  # of a line, and so it may be of a file, whose readers drop such a character
+            needs = pc.or_(needs, pc.starts_with(text, BOM.decode()))
+        if not pc.any(needs).as_py():
             return text
         if not dialect.quote:
             raise DataError(
                 "a value needs quotes, and quote is empty",
-                why="it holds the delimiter or a line break, or is the text that means NULL",
+                why="it holds the delimiter or a line break, begins with U+FEFF, or is the text that means NULL",
                 remedy="set `quote`, or another delimiter",
             )
         if dialect.escape:

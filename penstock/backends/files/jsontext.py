@@ -110,24 +110,21 @@ def unquoted(tokens: pa.Array) -> pa.Array:
 
 def _unescaped(strings: pa.Array) -> pa.Array:
     lines = pc.binary_join_element_wise('{"v":', strings, "}\n", "")
-    schema = pa.schema([pa.field("v", pa.string())])
-    return _parsed(lines, schema).column("v").combine_chunks()
+    return parsed(lines, pa.schema([pa.field("v", pa.string())])).column("v").combine_chunks()
 
 
 def check(texts: pa.Array) -> None:
-    """Raise `ArrowInvalid` where a text is not JSON."""
-    if len(texts):
-        _parsed(pc.binary_join_element_wise('{"v":', texts, "}\n", ""), pa.schema([]))
+    """Raise `ArrowInvalid` where a text is not JSON, or not one value of it."""
+    # `1, "b": 2` is right inside of an object, `1, 2` inside of a list; only one value is right in both.
+    for opening, closing in ('{"v":', "}\n"), ('{"v":[', "]}\n"):
+        if len(texts) and parsed(pc.binary_join_element_wise(opening, texts, closing, "")).num_rows != len(texts):
+            raise pa.ArrowInvalid("a text is several values")
 
 
-def _parsed(lines: pa.Array, schema: pa.Schema) -> pa.Table:
+def parsed(lines: pa.Array, schema: pa.Schema | None = None) -> pa.Table:
+    """Objects by Arrow's own parser; fields that are not in `schema` are only checked."""
     data, starts, lengths = spans(lines)
     buffer = gather(data, starts, lengths).tobytes()
-    return check_lines(buffer, schema)
-
-
-def check_lines(buffer: bytes, schema: pa.Schema | None = None) -> pa.Table:
-    """Arrow's own parser over lines of JSON; fields that are not in `schema` are only checked."""
     options = pj.ParseOptions(
         explicit_schema=schema or pa.schema([]), newlines_in_values=False, unexpected_field_behavior="ignore"
     )
@@ -156,6 +153,13 @@ class _Places:
         self._commas = np.flatnonzero(outside & top & (data == _COMMA))
         self.colons = np.flatnonzero(outside & top & (data == _COLON))
         self._ends = ends
+        self._require_one()
+
+    def _require_one(self) -> None:
+        """Every text is one container: what begins and ends elsewhere would be taken for a part of its neighbour."""
+        bounds = np.unique(np.concatenate([[0], self._ends]))  # a NULL has no length
+        if not (np.array_equal(self._first, bounds[:-1]) and np.array_equal(self._last, bounds[1:] - 1)):
+            raise pa.ArrowInvalid("a text is not one container")
 
     def pieces(self) -> tuple[Numbers, Numbers, Numbers]:
         """Where the pieces between the marks start and stop, and which container each is of."""

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 from penstock.backends.files import csv, parquet
 from penstock.backends.files.pieces import Entry, Piece
+from penstock.backends.files.streams import UTF8
 
 # Below this, starting a task costs more than it saves.
 MIN_PART_BYTES = 8 * 1024 * 1024
@@ -45,6 +46,8 @@ def _units(entry: Entry, goal: float) -> list[tuple[Piece, float]]:
         return [
             (Piece(entry, (number,)), size * weight / unpacked) for number, (_, weight) in enumerate(groups)
         ] or whole
+    if dialect.encoding.lower() not in UTF8:
+        return whole  # the byte of a line's end may be a part of a character
     if dialect.format == "csv":
         free = entry.lines if entry.lines is not None else not csv.has_quoted_lines(path, dialect)
         if not free:

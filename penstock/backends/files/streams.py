@@ -1,39 +1,70 @@
-"""Files as streams of bytes: a part of one, unpacked, and counted on the way."""
+"""Files as streams of bytes: a part of one, unpacked, and in utf-8 whatever it is written in."""
 
 from __future__ import annotations
 
+import codecs
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 
 CHUNK = 1 << 20
+UTF8 = ("utf-8", "utf8")
+BOM = codecs.BOM_UTF8
 
 
 class Bytes:
-    """What a reader of Arrow asks for: `read`. Counts how often a mark comes by."""
+    """What a reader of Arrow asks for: `read`. `before` comes first, `after` on a line of its own at the end."""
 
-    def __init__(self, path: Path, compression: str, start: int = 0, end: int | None = None, mark: bytes = b"") -> None:
+    def __init__(
+        self,
+        path: Path,
+        compression: str,
+        part: tuple[int, int] | None = None,
+        *,
+        encoding: str = UTF8[0],
+        before: bytes = b"",
+        after: bytes = b"",
+    ) -> None:
         opened = pa.OSFile(str(path), "rb")
-        if start:
-            opened.seek(start)
-        self._left = None if end is None else end - start
+        self._left = None
+        if part is not None:
+            opened.seek(part[0])
+            self._left = part[1] - part[0]
         self._stream: Any = pa.CompressedInputStream(opened, compression) if compression else opened
-        self._mark = mark
-        self.marks = 0
+        self._decoder = None if encoding.lower() in UTF8 else codecs.getincrementaldecoder(encoding)()
+        self._after = after
+        self._ready = before
+        self._last = b""  # of the file's bytes, once there were any
+        self._ended = False
         self.closed = False
 
     def read(self, size: int | None = -1) -> bytes:
+        """So many bytes, fewer only at the end: Arrow has room for no more, and takes a first block for the whole."""
         if size is None or size < 0:
-            size = CHUNK if self._left is None else self._left
-        if self._left is not None:
-            size = min(size, self._left)
-        data: bytes = self._stream.read(size) if size else b""
-        if self._left is not None:
-            self._left -= len(data)
-        if self._mark:
-            self.marks += data.count(self._mark)
+            size = CHUNK
+        while len(self._ready) < size and not self._ended:
+            self._ready += self._next(size - len(self._ready))
+        data, self._ready = self._ready[:size], self._ready[size:]
         return data
+
+    @property
+    def empty(self) -> bool:
+        """Whether the file, or the part of it, had no bytes so far."""
+        return not self._last
+
+    def _next(self, size: int) -> bytes:
+        raw: bytes = self._stream.read(size if self._left is None else min(size, self._left))
+        if self._left is not None:
+            self._left -= len(raw)
+        data = raw if self._decoder is None else self._decoder.decode(raw, final=not raw).encode()
+        self._last = data[-1:] or self._last
+        if raw:
+            return data
+        self._ended = True
+        if not self._after or not self._last:
+            return data
+        return data + (b"" if self._last in b"\r\n" else b"\n") + self._after
 
     def readable(self) -> bool:
         return True

@@ -230,6 +230,7 @@ def _within(numbers: pa.Array, low: int, high: int) -> bool:
 def value_of(text: pa.Array, type_: pa.DataType) -> pa.Array:
     """The value of every text; raises `Unreadable`."""
     if pa.types.is_nested(type_):
+        text = pc.utf8_trim(text, " \t\r\n")
         try:
             jsontext.check(text.drop_null())
         except pa.ArrowInvalid as error:
