@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import codecs
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -39,7 +40,11 @@ class FileOptions(BaseModel):
         default=None, min_length=1, max_length=1, description="Of CSV, where quotes are not doubled but escaped."
     )
     header: bool | None = Field(default=None, description="Of CSV: the first row has the names; true by default.")
-    encoding: str | None = Field(default=None, description="Of CSV; utf-8 by default.")
+    encoding: str | None = Field(
+        default=None,
+        description="Of CSV and JSON Lines; utf-8 by default. Files are not written in one that begins with a mark,"
+        " as utf-16 does: utf-16-le and utf-16-be have none.",
+    )
     null: str | None = Field(
         default=None,
         description="Of CSV: the text that is NULL where it is not in quotes; empty by default,"
@@ -55,6 +60,24 @@ class FileOptions(BaseModel):
         description="Give columns of CSV, JSON Lines and folder names a type where every value is spelled as"
         " the type would be; otherwise, and by default, they are text.",
     )
+
+    @field_validator("delimiter", "quote", "escape")
+    @classmethod
+    def _one_byte(cls, mark: str | None) -> str | None:
+        if mark and (not mark.isascii() or mark in "\r\n\0"):
+            raise ValueError("it must be one ASCII character, and no line break")
+        return mark
+
+    @field_validator("encoding")
+    @classmethod
+    def _of_text(cls, encoding: str | None) -> str | None:
+        if encoding is None:
+            return None
+        try:
+            "".encode(encoding)
+        except (LookupError, UnicodeError) as error:
+            raise ValueError(f"there is no encoding {encoding!r}") from error
+        return codecs.lookup(encoding).name
 
 
 class FileTable(FileOptions):

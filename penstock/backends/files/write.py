@@ -203,6 +203,7 @@ class FilesTarget(Target):
 
     def refusals(self, table: TableName, mode: str) -> tuple[str, ...]:
         place = self._place(table)
+        self._dialect(place)  # raises where nothing can be written so
         if place.kind == "file" and mode == "append":
             return (
                 f"{place.root} is one file, which a load replaces: it takes truncate;"
@@ -292,6 +293,13 @@ class FilesTarget(Target):
         made = self._config.dialect(place.table, chosen, compression)
         if chosen in TEXTS and made.compression not in ("", *COMPRESSED.values()):
             raise Unsupported(f"{chosen} is not written with compression {made.compression!r}", remedy="gzip or zstd")
+        if chosen in TEXTS and "".encode(made.encoding):
+            # Every part and every batch would begin with it, in the middle of the file.
+            raise Unsupported(
+                f"{chosen} is not written in {made.encoding}",
+                why="it begins with a byte order mark",
+                remedy="leave `encoding` out, which is utf-8, or say utf-16-le or utf-16-be",
+            )
         return made
 
     def _found_format(self, place: Place) -> FileFormat:
