@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from collections.abc import Callable, Sequence
 from contextlib import closing
@@ -315,6 +317,43 @@ def test_3_sqlite_generated_columns_are_left_out_and_foreign_keys_told(flow: Flo
     assert any("foreign key to parents" in note for note in notes)
     flow.run(mode="merge")
     assert flow.target.query("select * from items") == [(1, "a", "A"), (2, "b", "B")]
+
+
+@pytest.mark.parametrize(
+    ("definition", "other"),
+    [
+        ("(id text collate nocase not null primary key, v text) without rowid", "A"),
+        ("(v text, id text primary key collate nocase) strict, without rowid", "A"),
+        ("(id text collate nocase, v text, n unsigned big int)", "A"),
+        ("(id text not null on conflict abort collate RTRIM, v native character(70))", "a "),
+        ("(id text collate binary, v text collate nocase)", ""),
+    ],
+)
+def test_4_sqlite_keys_fall_together_under_the_collation_of_any_table(
+    sqlite: Bench, definition: str, other: str
+) -> None:
+    """Of two spellings of one key, one row went missing where the table's statement was not understood."""
+    flow = sqlite.flow()
+    flow.target.execute(f"create table items {definition}", "insert into items (id, v) values ('a', 'old')")
+    sqlite.sql("create table items (id text, v text)", f"insert into items values ('a', '1'), ('{other or 'A'}', '2')")
+    if not other:
+        assert flow.run(mode="merge", keys=["id"]).inserted == 1
+        return
+    with pytest.raises(DataError, match="duplicate keys in the source"):
+        flow.run(mode="merge", keys=["id"])
+    assert flow.target.query("select id, v from items") == [("a", "old")]
+
+
+def test_4_sqlite_a_collation_of_an_applications_own_is_refused(flow: Flow) -> None:
+    code = (
+        "import sqlite3, sys\nconnection = sqlite3.connect(sys.argv[1])\n"
+        "connection.create_collation('own', lambda a, b: 0)\n"
+        "connection.execute('create table items (id integer primary key, v text collate own)')"
+    )
+    path = str(flow.target.options()["path"])
+    subprocess.run([sys.executable, "-c", code, path], check=True)
+    with pytest.raises(TargetError, match=r"column v of main\.items has a collation that is not SQLite's own"):
+        flow.run(mode="merge")
 
 
 def test_a_constraint_of_the_target_is_a_data_error(flow: Flow) -> None:

@@ -14,8 +14,6 @@ from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.parquet as pq
-import sqlglot
-from sqlglot import exp
 
 from penstock.backends.arrowtypes import cast_batch
 from penstock.backends.base import (
@@ -186,11 +184,11 @@ def _inspect(session: Session, name: TableName, pipeline: str) -> TargetTable | 
     if session.knows("loads"):
         check_format(session)
     memory = remembered(session, name) if session.knows("columns") else {}
-    collations = _collations(session, name)
     rows = session.query(
         "select name, type, \"notnull\", dflt_value, pk, hidden from pragma_table_xinfo(?, 'main') order by cid",
         (name.table,),
     )
+    collations = _collations(session, name, [row[0] for row in rows])
     key = [row[0] for row in sorted((row for row in rows if row[4]), key=lambda row: int(row[4]))]
     columns = tuple(
         TargetColumn(
@@ -232,25 +230,32 @@ def _references(session: Session, name: TableName) -> tuple[str, ...]:
     return tuple(f"foreign key to {other}: SQLite checks none unless a connection asks for it" for (other,) in rows)
 
 
-def _collations(session: Session, name: TableName) -> dict[str, str]:
-    """Collated columns; SQLite tells of them only in the table's own statement."""
+def _collations(session: Session, name: TableName, columns: Sequence[str]) -> dict[str, str]:
+    """Columns under whose collation different texts are equal, found by comparing: SQLite has no question for it.
+
+    It has two such collations; of an application's own it knows nothing in any other program.
+    """
     [(sql,)] = session.query("select sql from main.sqlite_schema where type = 'table' and name = ?", (name.table,))
     if "collate" not in sql.lower():
         return {}
-    try:
-        parsed = sqlglot.parse_one(sql, dialect="sqlite")
-    except sqlglot.errors.ParseError as error:
-        raise TargetError(
-            f"the definition of {name} cannot be read",
-            why="it has collations, and which column has which is not known",
-            remedy="load into another table",
-        ) from error
-    return {
-        column.name: collation.this.sql(dialect="sqlite")
-        for column in parsed.find_all(exp.ColumnDef)
-        for collation in column.find_all(exp.CollateColumnConstraint)
-        if collation.this.name.lower() != "binary"
-    }
+    found = {}
+    for column in columns:
+        # A text takes the collation of the column that it stands under; no row of the table is read.
+        cells = f"select t.{types.quote(column)} as cell from {SQLiteDialect().relation(name)} as t where false"
+        try:
+            [(nocase, rtrim)] = session.query(
+                f"select cell = 'A', cell = 'a ' from ({cells} union all select 'a') as probe"
+            )
+        except PenstockError as error:
+            raise TargetError(
+                f"column {column} of {name} has a collation that is not SQLite's own",
+                why=error.why,
+                kept=NOT_COMMITTED,
+                remedy="load into another table",
+            ) from error
+        if nocase or rtrim:
+            found[column] = "nocase" if nocase else "rtrim"
+    return found
 
 
 # ---------------------------------------------------------------- workers
