@@ -459,7 +459,7 @@ def _steps(statement: Statement, ddl: Sequence[Ddl], columns: ColumnsPlan, targe
         *_user_sql(pipeline.transforms_pre, "transforms_pre"),
         *staged_views(statement),
         *checks,
-        *null_checks(statement, [name for name in columns.not_null if name not in statement.keys]),
+        *null_checks(statement, [name for name in columns.not_null if not checks or name not in statement.keys]),
         # Before the target's first change: one with changes that wait for the commit takes no partition.
         *partition_steps(statement.partition_by, columns, statement.dialect, statement.table, statement.key_text()),
         *expired(statement),

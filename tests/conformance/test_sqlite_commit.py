@@ -356,6 +356,30 @@ def test_4_sqlite_a_collation_of_an_applications_own_is_refused(flow: Flow) -> N
         flow.run(mode="merge")
 
 
+@pytest.mark.parametrize("options", [{}, {"keys": ["id"]}, {"mode": "truncate"}])
+def test_3_sqlite_no_number_is_made_up_for_a_null_in_a_key(sqlite: Bench, options: dict[str, Any]) -> None:
+    """An `integer primary key` takes a NULL and gives the row the next number."""
+    sqlite.sql("create table items (id integer, v text)", "insert into items values (10, 'a'), (null, 'b')")
+    flow = sqlite.flow()
+    flow.target.execute("create table items (id integer primary key, v text)")
+    with pytest.raises(DataError, match="column id of the target takes no NULL"):
+        flow.run(**options)
+    assert flow.target.query("select count(*) from items") == [(0,)]
+    flow.run(query="select v from items")  # left out, it is numbered, as the table's owner wants it
+    assert flow.target.query("select id, v from items") == [(1, "a"), (2, "b")]
+
+
+@pytest.mark.parametrize(
+    "definition", ["(id integer primary key, v text) without rowid", "(id integer primary key desc)"]
+)
+def test_3_sqlite_a_key_that_nobody_numbers_has_no_default(sqlite: Bench, definition: str) -> None:
+    sqlite.target.execute(f"create table items {definition}")
+    with closing(BACKEND.target(sqlite.config(path=str(sqlite.target.path)), sqlite.run())) as target:
+        found = target.inspect(TableName(None, "items"))
+    assert found is not None
+    assert not found.columns[0].has_default
+
+
 def test_a_constraint_of_the_target_is_a_data_error(flow: Flow) -> None:
     flow.target.execute("create table items (id integer primary key, v text check (v <> 'b'))")
     with pytest.raises(DataError, match="CHECK constraint failed"):

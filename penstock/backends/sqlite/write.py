@@ -190,13 +190,14 @@ def _inspect(session: Session, name: TableName, pipeline: str) -> TargetTable | 
     )
     collations = _collations(session, name, [row[0] for row in rows])
     key = [row[0] for row in sorted((row for row in rows if row[4]), key=lambda row: int(row[4]))]
+    numbered = _numbered(session, name, key)
     columns = tuple(
         TargetColumn(
             column,
             _word(column, declared, memory),
-            not required,
-            # A single integer key is numbered by SQLite itself.
-            default is not None or (key == [column] and declared.upper() == "INTEGER"),
+            # SQLite would make up a number for a NULL there, as for a column that is left out.
+            not required and column != numbered,
+            default is not None or column == numbered,
             generated=hidden in (2, 3),
             collation=collations.get(column, ""),
         )
@@ -215,6 +216,19 @@ def _inspect(session: Session, name: TableName, pipeline: str) -> TargetTable | 
         loaded=loaded_by(session, pipeline, name) if session.knows("tables") else frozenset(),
         triggers=tuple(trigger for trigger, sql in triggers if "ignore" in sql.lower()),
     )
+
+
+def _numbered(session: Session, name: TableName, key: Sequence[str]) -> str:
+    """The key that is the row's own number; "" where there is none."""
+    rows = session.query(
+        "select column.name from pragma_table_list as found"
+        " join pragma_table_xinfo(found.name, 'main') as column on column.pk and lower(column.type) = 'integer'"
+        " where found.schema = 'main' and found.name = ? and not found.wr"
+        # With an index of its own, as of `integer primary key desc`, it is a key like any other.
+        " and not exists (select 1 from pragma_index_list(found.name, 'main') where origin = 'pk')",
+        (name.table,),
+    )
+    return rows[0][0] if len(key) == 1 and rows else ""
 
 
 def _word(column: str, declared: str, memory: types.Memory) -> str:
