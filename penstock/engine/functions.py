@@ -25,6 +25,7 @@ from penstock.backends.base import RunContext
 from penstock.engine.sparktypes import carried, spark_type
 from penstock.engine.task import failure, tell
 from penstock.errors import PenstockError, TransformError
+from penstock.schema.kinds import misfit
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -121,7 +122,7 @@ def _scalar(udf: Udf, run: RunContext) -> Callable[..., pa.Array]:
 
 def _aggregate(udf: Udf, run: RunContext) -> Callable[..., pa.Scalar]:
     def call(*arrays: pa.Array) -> pa.Scalar:
-        return _guarded(udf, run, lambda: fitted(_array([udf.function(*arrays)]), udf.returns, 1)[0])
+        return _guarded(udf, run, lambda: fitted(array_of([udf.function(*arrays)]), udf.returns, 1)[0])
 
     return call
 
@@ -130,7 +131,7 @@ def _values(udf: Udf, arrays: Sequence[pa.Array]) -> Any:
     if not udf.per_row:
         return udf.function(*arrays)
     # Value by value only because the user wants it so.
-    return _array(list(map(udf.function, *(array.to_pylist() for array in arrays))))
+    return array_of(list(map(udf.function, *(array.to_pylist() for array in arrays))))
 
 
 def _guarded(udf: Udf, run: RunContext, work: Callable[[], Any]) -> Any:
@@ -146,11 +147,17 @@ def _guarded(udf: Udf, run: RunContext, work: Callable[[], Any]) -> Any:
     raise failure(error)
 
 
-def _array(values: list[Any]) -> pa.Array:
-    """Values as the array that they say they are: with a wanted type Arrow would cut 1.7 to 1."""
+def array_of(values: list[Any]) -> pa.Array:
+    """Values as the array that they say they are: with a wanted type Arrow would cut 1.7 to 1.
+
+    Of one kind, however a batch is cut: Arrow refuses a date behind a moment, and cuts a moment behind a date.
+    """
+    why = misfit(values, widening=True)
+    if why:
+        raise Misfit(f"of what it returned: {why}")
     try:
         return pa.array(values)
-    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError):
+    except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError):
         raise Misfit("it returned values that are of no one type") from None
 
 

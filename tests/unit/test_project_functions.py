@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import datetime
+import decimal
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pytest
 
 import penstock as ps
-from penstock.engine.functions import Misfit, fitted
+from penstock.engine.functions import Misfit, array_of, fitted
 from penstock.errors import ConfigError, PenstockError
 from penstock.project import decorators, load
 from penstock.project.findings import each
@@ -126,3 +130,43 @@ def test_what_fits_is_made_exactly_the_declared_type() -> None:
         (pa.array([[1]], pa.large_list(pa.int32())), pa.list_(pa.int64())),
     ):
         assert fitted(made, wanted, 1).type == wanted
+
+
+ZONED = datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)
+PLAIN = datetime.datetime(2024, 1, 2, 23, 59)
+DAY = datetime.date(2024, 1, 1)
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ([DAY, PLAIN], "it holds date, datetime"),
+        ([ZONED, PLAIN], "it holds times with a zone and without"),
+        ([PLAIN, None, ZONED], "it holds times with a zone and without"),
+        ([pd.Timestamp("2024-01-01 00:00:00.123456789")], "it holds nanoseconds"),
+        ([pd.Timedelta(1001, "ns")], "it holds nanoseconds"),
+        ([[DAY, PLAIN]], "inside, it holds date, datetime"),
+        ([[[DAY]], [[PLAIN]]], "inside, inside, it holds date, datetime"),
+        ([{"at": DAY}, {"at": PLAIN}], "inside, it holds date, datetime"),
+        ([b"a", "s"], "it holds bytes, str"),
+        ([datetime.time(1, tzinfo=datetime.UTC)], "it holds times of day with a zone"),
+        ([1.5, True], "it holds bool, float"),
+        ([np.array([True]), [2]], "inside, it holds bool, int"),
+        ([object()], "it holds object, which is no column type"),
+        ([2**70], "it returned values that are of no one type"),
+        ([2**53 + 1, 0.5], "it returned values that are of no one type"),
+    ],
+)
+def test_what_a_function_returned_for_rows_is_of_one_kind(values: list[object], why: str) -> None:
+    """In either order: which row comes first is a matter of how the rows were cut into batches."""
+    for order in (values, values[::-1]):
+        with pytest.raises(Misfit) as caught:
+            array_of(order)
+        assert why in str(caught.value)
+
+
+def test_whole_numbers_may_stand_among_others() -> None:
+    assert array_of([1, 2.5, None]).to_pylist() == [1.0, 2.5, None]
+    assert array_of([1, decimal.Decimal("2.5")]).to_pylist() == [1, decimal.Decimal("2.5")]
+    assert array_of([pd.Timestamp("2024-01-02 23:59"), PLAIN]).to_pylist() == [PLAIN, PLAIN]
+    assert array_of([(1, 2), [3], None]).to_pylist() == [[1, 2], [3], None]
