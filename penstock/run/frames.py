@@ -12,6 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.errors import DataError
+from penstock.schema.kinds import has_nan, has_nanoseconds, misfit
 
 NANOSECONDS = "ns"
 
@@ -33,6 +34,9 @@ def from_pandas(frame: Any) -> tuple[pa.Table, tuple[str, ...]]:
 
 
 def _had_nan(series: Any, array: pa.Array) -> bool:
+    """Whether something became NULL that is a number to everybody but pandas."""
+    if str(series.dtype) == "object":
+        return has_nan(list(series))
     return bool(str(series.dtype).startswith("float") and array.null_count)
 
 
@@ -53,10 +57,13 @@ def _check_names(names: list[Any]) -> None:
 
 
 def _column(name: str, series: Any) -> pa.Array:
+    finest = None
     if str(series.dtype) == "object":
-        _check_objects(name, series)
+        finest = _check_objects(name, series.dropna())
+    elif str(series.dtype) == "category" and str(series.cat.categories.dtype) == "object":
+        _check_objects(name, series.cat.categories, nanoseconds=False)
     try:
-        made = pa.Array.from_pandas(series)
+        made = pa.Array.from_pandas(series, type=finest)
     except (pa.ArrowInvalid, pa.ArrowTypeError, pa.ArrowNotImplementedError, OverflowError, ValueError, TypeError):
         # Arrow's own text quotes a value.
         raise _refused(name, f"its values ({series.dtype}) have no one Arrow type that holds them all") from None
@@ -65,27 +72,19 @@ def _column(name: str, series: Any) -> pa.Array:
     return _in_microseconds(made)
 
 
-def _check_objects(name: str, series: Any) -> None:
-    """Objects are of one kind: out of 1 and 2.5 Arrow would make 1.0 and 2.5."""
-    from pandas.api.types import infer_dtype
-
-    kind = infer_dtype(series, skipna=True)
-    if kind in ("date", "datetime", "datetime64"):
-        _check_times(name, series)
-    if kind in ("mixed-integer", "mixed-integer-float", "complex", "mixed"):
-        kinds = sorted({type(value).__name__ for value in series.dropna()})
-        if kinds in (["list"], ["ndarray"], ["UUID"]):
-            return
-        raise _refused(name, f"it holds {', '.join(kinds)}" + ("" if len(kinds) > 1 else ", which is no column type"))
-
-
-def _check_times(name: str, series: Any) -> None:
-    """A date among moments would be cut off, or become midnight; a time without a zone would get one."""
-    values = series.dropna()
-    days = {isinstance(value, datetime.datetime) for value in values}
-    zones = {getattr(value, "tzinfo", None) is None for value in values}
-    if len(days) > 1 or len(zones) > 1:
-        raise _refused(name, "it holds date, datetime" if len(days) > 1 else "it holds times with a zone and without")
+def _check_objects(name: str, values: Any, *, nanoseconds: bool = True) -> pa.DataType | None:
+    """Objects are of one kind: out of 1 and 2.5 Arrow would make 1.0 and 2.5. The type of those with nanoseconds."""
+    objects = list(values)
+    why = misfit(objects, nan_is_missing=True, nanoseconds=nanoseconds)
+    if not why and any(isinstance(value, dict) for value in objects):
+        why = "it holds dict, which is no column type"
+    if why:
+        raise _refused(name, why)
+    if not has_nanoseconds(objects):
+        return None
+    if isinstance(objects[0], datetime.timedelta):
+        return pa.duration(NANOSECONDS)
+    return pa.timestamp(NANOSECONDS, "UTC" if objects[0].tzinfo is not None else None)
 
 
 def _refused(name: str, why: str) -> DataError:

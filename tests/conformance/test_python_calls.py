@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -278,6 +279,19 @@ MIXED: dict[str, tuple[Any, str]] = {
     "bytes and text": ({"v": [b"x", "y"]}, "it holds bytes, str"),
     "objects": ({"v": [object(), object()]}, "it holds object"),
     "mappings": ({"v": [{"a": 1}, {"b": 2}]}, "it holds dict"),
+    "zones of times": ({"v": [datetime.time(1, 2, tzinfo=datetime.UTC)]}, "it holds times of day with a zone"),
+    "numbers in lists": ({"v": [[1], [2.5]]}, "inside, it holds float, int"),
+    "numbers in arrays": ({"v": [np.array([1]), np.array([2.5])]}, "inside, it holds float, int"),
+    "dates and times in lists": (
+        {"v": [[datetime.date(2024, 1, 1)], [None, datetime.datetime(2024, 1, 2, 3, 4)]]},
+        "inside, it holds date, datetime",
+    ),
+    "zones in lists": (
+        {"v": [[datetime.datetime(2024, 1, 1)], [datetime.datetime(2024, 1, 1, tzinfo=datetime.UTC)]]},
+        "inside, it holds times with a zone and without",
+    ),
+    "nanoseconds in lists": ({"v": [[pd.Timestamp("2024-01-01 00:00:00.123456789")]]}, "inside, it holds nanoseconds"),
+    "categories": ({"v": pd.Categorical(pd.Series([1, 2.5], dtype=object))}, "it holds float, int"),
     "too large": ({"v": [2**70, 1]}, "have no one Arrow type"),
 }
 
@@ -290,6 +304,28 @@ def test_a_mixed_column_of_a_frame_is_refused_by_name(tmp_path: Path, case: str)
         ps.write(pd.DataFrame(columns), "warehouse.main.p", mode="append", project=made)
     assert why in caught.value.why
     assert caught.value.kept == "nothing was touched"
+
+
+def test_objects_of_a_frame_keep_what_they_hold(tmp_path: Path) -> None:
+    """Nanoseconds, which Arrow by itself cuts off; and a NaN that becomes NULL is told, wherever it stands."""
+    moment = pd.Timestamp("2024-01-01 00:00:00.123456789")
+    made = testing.project(tmp_path, {"scratch": {"type": "memory"}})
+    frame = pd.DataFrame(
+        {
+            "naive": pd.Series([moment, None], dtype=object),
+            "zoned": pd.Series([moment.tz_localize("Europe/Prague"), pd.NaT], dtype=object),
+            "price": pd.Series([decimal.Decimal("NaN"), decimal.Decimal("1.5")], dtype=object),
+            "sizes": pd.Series([[1.5, float("nan")], [2.5]], dtype=object),
+            "kept": pd.Series([1.5, None], dtype=object),
+        }
+    )
+    done = ps.write(frame, "scratch.objects", mode="append", project=made)
+    assert "NaN in price, sizes is NULL, as pandas means it" in done.plan.notes
+    written = ps.memory("scratch")["objects"]
+    assert written["naive"].to_pylist() == [moment, None]
+    assert written["zoned"].to_pylist()[0] == moment.tz_localize("Europe/Prague")
+    assert written["price"].to_pylist() == [None, decimal.Decimal("1.5")]
+    assert written["sizes"].to_pylist() == [[1.5, None], [2.5]]
 
 
 def test_names_of_a_frame_are_texts_and_differ(tmp_path: Path) -> None:
