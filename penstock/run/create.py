@@ -16,8 +16,8 @@ from penstock.project.model import Project
 from penstock.project.tables import ManagedTable
 from penstock.run.current import project_of
 from penstock.run.handed import NAME, TABLE, HandedTable
-from penstock.run.pipeline import context_of
-from penstock.run.prepare import Prepared, prepare
+from penstock.run.pipeline import begun, context_of
+from penstock.run.prepare import prepare
 from penstock.run.records import RunOptions
 from penstock.schema.declared import DeclaredTable
 from penstock.schema.words import parse
@@ -45,20 +45,9 @@ def create(
     with closing(prepare(found, pipeline, TABLE, context_of(found, pipeline), RunOptions())) as prepared:
         prepared.planned.require(declared.place)
         if prepared.planned.changes and not dry_run:
-            _run(prepared)
+            with begun(prepared) as load:
+                load.commit([])
         return prepared.planned.ddl
-
-
-def _run(prepared: Prepared) -> None:
-    load = prepared.target.begin(prepared.planned.load)
-    try:
-        load.commit([])
-    except BaseException:  # Ctrl-C too: what was begun is undone
-        if load.result is None:
-            load.abort()
-        raise
-    finally:
-        load.close()
 
 
 def _declared(project: Project, table: type[ManagedTable] | str) -> DeclaredTable:

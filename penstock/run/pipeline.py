@@ -7,10 +7,10 @@ import os
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Unpack
+from typing import Any, Protocol, TypeVar, Unpack
 
 from penstock.backends.base import Load, LoadResult, Receipt, RunContext, Sink, WritesFrames
 from penstock.errors import BeyondArrow, Cancelled, DataError, PenstockError, StateError
@@ -263,7 +263,7 @@ class _Attempt:
         try:
             if self.retry is not None:
                 self.store.add_event(self.retry)
-            with closing(self._prepare()) as prepared:
+            with released(self._prepare()) as prepared:
                 self.figures |= _figures(prepared)
                 prepared.planned.require(self.pipeline.place)
                 self.total_rows = prepared.total_rows
@@ -326,26 +326,20 @@ class _Attempt:
             found = ends(self.project, self.pipeline)
             # Before anything is written: a folder that a worker cannot see, or a driver that it lacks.
             check_workers(self.project, prepared, (found.source_backend, found.target_backend))
-        self.load = load = prepared.target.begin(prepared.planned.load)
-        try:
-            receipts = self._stage(prepared, load) if prepared.path != "native" else []
-            failpoint("copy.done")
-            # What was read goes first: it may be the very file that the commit opens to write.
-            for source in prepared.sources:
-                source.close()
-            rows, size = sum(r.rows for r in receipts), sum(r.bytes for r in receipts)
-            self.figures["bytes"] = size
-            self.tell("commit", rows, size)
-            return load.commit(receipts)
-        except BeyondArrow as error:
-            load.abort()
-            raise _final(error, prepared) from error
-        except BaseException:  # Ctrl-C too: staging goes, unless the load is there
-            if load.result is None:
-                load.abort()
-            raise
-        finally:
-            load.close()
+        with begun(prepared) as load:
+            self.load = load
+            try:
+                receipts = self._stage(prepared, load) if prepared.path != "native" else []
+                failpoint("copy.done")
+                # What was read goes first: it may be the very file that the commit opens to write.
+                for source in prepared.sources:
+                    source.close()
+                rows, size = sum(r.rows for r in receipts), sum(r.bytes for r in receipts)
+                self.figures["bytes"] = size
+                self.tell("commit", rows, size)
+                return load.commit(receipts)
+            except BeyondArrow as error:
+                raise _final(error, prepared) from error
 
     def _stage(self, prepared: Prepared, load: Load) -> list[Receipt]:
         def on_progress(rows: int, size: int) -> None:
@@ -359,6 +353,44 @@ class _Attempt:
             return transform.write_frame(target, load, prepared.wires(), prepared.run, on_progress)
         sink = held(load.sink(0), target, self.pipeline.declared)
         return self.stage(self.project, prepared, sink, on_progress)
+
+
+@contextmanager
+def begun(prepared: Prepared) -> Iterator[Load]:
+    """The load of a plan; on any error, Ctrl-C too, staging goes, unless the load is there."""
+    with released(prepared.target.begin(prepared.planned.load)) as load:
+        try:
+            yield load
+        except BaseException:
+            if load.result is None:
+                _quietly(load.abort)
+            raise
+
+
+class _Closes(Protocol):
+    def close(self) -> None: ...
+
+
+C = TypeVar("C", bound=_Closes)
+
+
+@contextmanager
+def released(held: C) -> Iterator[C]:
+    """Closed at the end; after an error, that one is told whatever else goes wrong."""
+    try:
+        yield held
+    except BaseException:
+        _quietly(held.close)
+        raise
+    held.close()
+
+
+def _quietly(end: Callable[[], None]) -> None:
+    """Clean up behind an error. One that took its place would hide it: Ctrl-C would be tried again like a lost link."""
+    try:
+        end()
+    except Exception as error:  # noqa: BLE001  the first one is raised; what is left the next run sweeps
+        log.warning("not cleaned up after an error", error=type(error).__name__)
 
 
 def _known(error: BaseException) -> PenstockError | Mapping[str, Any]:

@@ -20,7 +20,17 @@ import penstock as ps
 from penstock import testing
 from penstock.backends import registry
 from penstock.backends.base import ReadRequest, Receipt, RunContext, Sink, Window
-from penstock.errors import Busy, Cancelled, DataError, PlanRefused, PlanStale, SourceError, StagingLost, Unsupported
+from penstock.errors import (
+    Busy,
+    Cancelled,
+    DataError,
+    LinkLost,
+    PlanRefused,
+    PlanStale,
+    SourceError,
+    StagingLost,
+    Unsupported,
+)
 from penstock.observe import failpoints
 from penstock.project import Project, decorators
 from penstock.run import pipeline as runs
@@ -280,6 +290,32 @@ def test_an_interrupt_anywhere_in_the_commit_is_told_as_what_the_store_holds(
         expected += 0 if told[-1] is KeyboardInterrupt else 3
         assert store(flow.target).get("main.items", ITEMS.slice(3)).num_rows == expected, at
     assert {KeyboardInterrupt, Cancelled} < set(told)
+
+
+@pytest.mark.parametrize("part", ["abort", "close"])
+def test_trouble_while_cleaning_up_hides_nothing(flow: Flow, monkeypatch: pytest.MonkeyPatch, part: str) -> None:
+    """In the place of Ctrl-C a lost link would be tried again, and the load that was cancelled committed."""
+    from penstock.backends.memory.write import MemoryLoad
+
+    clean = getattr(MemoryLoad, part)
+
+    def broken(load: MemoryLoad) -> None:
+        clean(load)
+        raise LinkLost("the server does not answer")
+
+    for error in (KeyboardInterrupt(), DataError("two rows of one key", keys=("id=1",))):
+
+        def stage(*_: object, error: BaseException = error) -> list[Receipt]:
+            raise error
+
+        flow.stage = stage
+        with monkeypatch.context() as patched:
+            patched.setattr(MemoryLoad, part, broken)
+            with pytest.raises(type(error)) as caught:
+                flow.run()
+        assert caught.value is error
+    assert store(flow.target).get("main.items") is None
+    assert [record.state for record in flow.store.runs()] == ["failed", "cancelled"]
 
 
 def test_a_table_that_was_only_made_may_be_replaced(tmp_path: Path) -> None:
