@@ -117,7 +117,9 @@ class Job:
     def _watch(self, folder: Path) -> None:
         """Tell the progress; raise as soon as one task has left an error."""
         for path in sorted(folder.glob("*.error")):
-            raise from_record(json.loads(path.read_text())["error"])
+            # A worker of another user leaves what only that one may read: it comes with the task's own end too.
+            with suppress(PermissionError):
+                raise from_record(json.loads(path.read_text())["error"])
         best: dict[str, tuple[int, int]] = {}
         for counter in counters(folder):
             now = (counter["rows"], counter["bytes"])
@@ -206,7 +208,7 @@ def counters(folder: Path) -> list[dict[str, Any]]:
     """The counter of every attempt, with the part it is of."""
     found = []
     for path in folder.glob("[0-9]*.json"):
-        with suppress(FileNotFoundError):  # its task has just ended on a full disk
+        with suppress(FileNotFoundError, PermissionError):  # its task has just ended on a full disk; as above
             state = json.loads(path.read_text())
             found.append(state | {"part": path.name.partition(".")[0]})
     return found

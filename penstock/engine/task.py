@@ -44,11 +44,14 @@ def failure(error: PenstockError) -> TransientFailure:
 
 
 def record_in(text: str) -> dict[str, Any] | None:
-    """The record that `failure` put into a text that Spark has wrapped into its own."""
+    """The record that `failure` put into a text that Spark has wrapped into its own, and may have cut off."""
     _, mark, rest = text.partition(MARK)
     if not mark:
         return None
-    record: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
+    try:
+        record: dict[str, Any] = json.JSONDecoder().raw_decode(rest)[0]
+    except json.JSONDecodeError:
+        return None
     return record
 
 

@@ -6,6 +6,7 @@ import errno
 import json
 import os
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -186,3 +187,53 @@ def test_sparks_own_failure_is_one_line() -> None:
     error = RuntimeError("Job aborted due to stage failure\n\tat org.apache.spark")
     assert "\n" not in str(job.lost(error))
     assert isinstance(job.lost(RuntimeError("… Python worker exited unexpectedly (crashed) …")), LinkLost)
+
+
+def test_a_record_that_spark_cut_off_is_none() -> None:
+    """What Spark itself says is told then; a failure to read it must not take its place."""
+    whole = str(task.failure(LinkLost("the link was lost")))
+    assert task.record_in(f"Job aborted: {whole}, at …") is not None
+    assert task.record_in(f"Job aborted: {whole[:-5]}") is None
+
+
+def test_an_error_that_a_worker_of_another_user_left_is_passed_over() -> None:
+    """It is for that user's eyes only, and comes with the task's own end too: with its class, keys and remedy."""
+    error = DataError("two rows of one key", keys=("id=1",), remedy="keep one")
+    with tempfile.TemporaryDirectory() as folder:
+        run = RunContext("0" * 32, "p", Path(folder) / "staging")
+        task.folder_of(run).mkdir(parents=True)
+        task.tell(run, error)
+        for path in (Path(folder), *Path(folder).rglob("*")):
+            path.chmod(0o777 if path.is_dir() else 0)
+        told = job.collected(Frame(json.dumps({"error": error.to_record()})))  # type: ignore[arg-type]  # all that is asked of one
+        root = os.geteuid() == 0
+        try:
+            if root:
+                os.seteuid(NOBODY)
+            with pytest.raises(DataError) as caught:
+                job.Job(Nowhere(), told, run).receipts()  # type: ignore[arg-type]  # the same
+        finally:
+            if root:
+                os.seteuid(0)
+    assert (caught.value.keys, caught.value.remedy) == (("id=1",), "keep one")
+
+
+NOBODY = 65534
+
+
+class Frame:
+    """One row of a task that has failed."""
+
+    def __init__(self, line: str) -> None:
+        self.line = line
+
+    def collect(self) -> list[tuple[str]]:
+        return [(self.line,)]
+
+
+class Nowhere:
+    """A Connect session as far as a job asks one for tags."""
+
+    def addTag(self, tag: str) -> None: ...  # noqa: N802  Spark's name
+
+    def removeTag(self, tag: str) -> None: ...  # noqa: N802  Spark's name
