@@ -63,11 +63,14 @@ class Exchange:
 
     def partition(self, columns: Sequence[Column], batches: Batches) -> HandedOut:
         """A partition whose batches, of exactly these columns, `write` will ask for."""
-        schema = pa.schema([pa.field(column.name, column.type) for column in columns])
+        return HandedOut(self.file(pa.schema([pa.field(column.name, column.type) for column in columns]), batches))
+
+    def file(self, schema: pa.Schema, batches: Batches) -> Path:
+        """A file of its own, which `write` will fill."""
         file = self._base / self._run.run_id / f"p{self._made}.arrow"
         self._made += 1
         self._pending.append((file, schema, batches))
-        return HandedOut(file)
+        return file
 
     def write(self) -> None:
         """Fill every file. Safe twice."""

@@ -31,12 +31,12 @@ from penstock.backends.base import (
     Target,
     Window,
 )
+from penstock.backends.exchange import Exchange
 from penstock.backends.memory.capabilities import CAPABILITIES
 from penstock.backends.memory.read import MemorySource
 from penstock.backends.memory.store import Store, StoredTable
 from penstock.backends.memory.types import canonical_table
-from penstock.backends.staging import StagingArea, sweep, write_arrow
-from penstock.errors import ConfigError, Unsupported
+from penstock.errors import ConfigError, SourceError, Unsupported
 from penstock.run.frames import from_pandas
 from penstock.schema import Column, Schema, TableName
 
@@ -161,26 +161,31 @@ def handed(data: Any, staging: Path) -> Iterator[Handed]:
 @contextmanager
 def _spooled(reader: pa.RecordBatchReader, staging: Path) -> Iterator[pa.Table]:
     """The reader's rows in a file, mapped: however many they are, no more than a batch is in memory."""
-    base = staging / "read"
-    base.mkdir(parents=True, exist_ok=True)
-    sweep(base)
-    run = RunContext(uuid.uuid4().hex, NAME, base)
-    area = StagingArea.create(base, run)
+    run = RunContext(uuid.uuid4().hex, NAME, staging / NAME)
+    exchange = Exchange(run)
+    schema = canonical_table(reader.schema.empty_table()).schema
     try:
-        file = area.folder / "rows.arrow"
-        schema = canonical_table(reader.schema.empty_table()).schema
-        write_arrow(file, schema, _canonical(reader, run))
+        file = exchange.file(schema, lambda: _canonical(reader, run))
+        exchange.write()
         with pa.memory_map(str(file)) as mapped:
             yield pa.ipc.open_file(mapped).read_all()
     finally:
-        area.close()
+        exchange.close()
 
 
 def _canonical(reader: pa.RecordBatchReader, run: RunContext) -> Iterator[pa.RecordBatch]:
-    for batch in reader:
-        width = batch.nbytes // max(batch.num_rows, 1) + 1
-        rows = max(1, min(run.batch_rows, run.batch_bytes // width))
-        yield from canonical_table(pa.Table.from_batches([batch])).to_batches(max_chunksize=rows)
+    try:
+        for batch in reader:
+            width = batch.nbytes // max(batch.num_rows, 1) + 1
+            rows = max(1, min(run.batch_rows, run.batch_bytes // width))
+            yield from canonical_table(pa.Table.from_batches([batch])).to_batches(max_chunksize=rows)
+    except OSError as error:  # not of the file that they are written to
+        raise SourceError(
+            "the reader that was handed over failed",
+            why=error.strerror or type(error).__name__,
+            kept="nothing was touched",
+            remedy="make it anew, and call ps.write again",
+        ) from error
 
 
 def _is(data: Any, package: str, name: str) -> bool:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import datetime
 import decimal
+import errno
+import shutil
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -18,7 +20,7 @@ import pytest
 
 import penstock as ps
 from penstock import testing
-from penstock.errors import ConfigError, DataError, PlanRefused, Unsupported
+from penstock.errors import ConfigError, DataError, PlanRefused, SourceError, TargetError, Unsupported
 from penstock.project import Project, decorators
 from penstock.run import handed
 from tests.conformance.harness import Harness
@@ -210,6 +212,27 @@ def test_a_reader_that_fails_leaves_nothing(project: Project, warehouse: Harness
         ps.write(reader, target(warehouse, "w"), mode="append", project=project)
     assert not warehouse.has_table("w")
     assert [path for path in (tmp_path / ".penstock" / "staging").rglob("*") if path.is_file()] == []
+
+
+def test_a_reader_that_cannot_be_kept_is_told(tmp_path: Path) -> None:
+    made = testing.project(tmp_path, {"scratch": {"type": "memory"}})
+
+    def write(batches: Any) -> None:
+        reader = pa.RecordBatchReader.from_batches(TABLE.schema, batches)
+        ps.write(reader, "scratch.w", mode="append", project=made)
+
+    def broken() -> Iterator[pa.RecordBatch]:
+        yield from TABLE.to_batches()
+        raise OSError(errno.EIO, "of a cell: 4711")
+
+    with pytest.raises(SourceError, match="the reader that was handed over failed"):
+        write(broken())
+    staging = tmp_path / ".penstock" / "staging"
+    shutil.rmtree(staging)
+    staging.write_text("")
+    with pytest.raises(TargetError) as caught:
+        write(TABLE.to_batches())
+    assert str(staging) in str(caught.value)
 
 
 def test_a_type_without_a_form_is_refused_by_name(project: Project, warehouse: Harness) -> None:
