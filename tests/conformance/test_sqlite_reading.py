@@ -429,6 +429,16 @@ def test_times_kept_as_text_have_windows_by_their_order(sqlite: Bench) -> None:
     assert sqlite.ids(Window("at", None, "2024-06-01 00:00:00")) == [0, 1, 4]
 
 
+def test_times_before_christ_are_in_the_first_window_and_in_no_other(sqlite: Bench) -> None:
+    """As text, most of them stand above the clock: they were never loaded."""
+    remembered(sqlite, "date", "2024-02-01")
+    for number, old in enumerate(["4713-11-24 BC", "2024-03-01 BC", "0058-12-14 BC", "12000-01-01 BC"], 1):
+        sqlite.sql(f"insert into t values ({number}, '{old}')")
+    assert sqlite.ids(Window("at", None, "2024-06-01")) == [0, 1, 2, 3, 4]
+    assert sqlite.ids(Window("at", "2024-01-01", "2024-06-01")) == [0]
+    assert sqlite.ids(Window("at", "2024-06-01", "2024-07-01")) == []
+
+
 def test_the_end_of_a_window_is_the_clock_less_the_lag(sqlite: Bench) -> None:
     remembered(sqlite, "timestamp", "2024-01-01 00:00:00")
     with closing(sqlite.open()) as source:

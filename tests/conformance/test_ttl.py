@@ -60,6 +60,14 @@ def test_ttl_append_deletes_what_is_old_and_adds_nothing_old(flow: Flow) -> None
     assert flow.target.leftovers() == []
 
 
+def test_ttl_a_time_before_christ_is_old(flow: Flow) -> None:
+    arrive(flow, 1, 2)
+    flow.source.execute("insert into items values (3, 'caesar', '4000-03-15 BC')")
+    flow.run()
+    assert figures(flow.run(ttl=TTL)) == (3, 2, 0, 1)
+    assert ids(flow) == [1, 1, 2, 2]
+
+
 def test_ttl_merge_does_not_bring_old_rows_back(flow: Flow) -> None:
     arrive(flow, 1, 2, 3)
     flow.run(mode="merge", ttl=TTL)

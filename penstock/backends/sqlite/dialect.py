@@ -16,6 +16,8 @@ from penstock.schema.words import parse
 
 MAIN = "main"
 TEXT = parse("text")
+# Of a time kept as text and another one after the year 1: a year after 9999 begins with a smaller digit.
+EARLIER = "(({0} < {1} and (substr({0}, 5, 1) = '-' or {0} = '-infinity')) or {0} glob '* BC')"
 LAST_YEAR = 10**12 - 1  # of twelve digits; 64 bits of seconds reach less far
 
 
@@ -70,8 +72,7 @@ class SQLiteDialect(Dialect):
         return text_order(value, column)
 
     def earlier(self, value: str, bound: str) -> str:
-        # A year after 9999 begins with a smaller digit.
-        return f"({value} < {bound} and (substr({value}, 5, 1) = '-' or {value} = '-infinity'))"
+        return EARLIER.format(value, bound)
 
     def age_limit(self, keep: str, kind: TimeKind, zone: str) -> str:  # noqa: ARG002  there is none but UTC
         count, unit = keep.split()

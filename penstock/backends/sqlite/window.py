@@ -1,7 +1,7 @@
 """Incremental windows on a SQLite source: half-open, at the cursor column's own granularity.
 
 A column of dates or times is text there. ISO texts in UTC compare as their moments do, except the
-years after 9999, which no window reaches.
+years after 9999, which no window reaches, and those BC, which lie before every window but the first.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow as pa
 from penstock.backends import lags
 from penstock.backends.base import Cursor, Window
 from penstock.backends.sqlite.connect import Session
+from penstock.backends.sqlite.dialect import EARLIER
 from penstock.backends.sqlite.encode import text_of
 from penstock.backends.sqlite.types import StoredColumn, cell, literal
 from penstock.errors import PlanRefused
@@ -31,8 +32,8 @@ def condition(window: Window, cursor: StoredColumn) -> str:
         above = "" if window.lower is None else f"{column} >= {int(window.lower)} and "
         below = f"{column} < {int(window.upper)}" if int(window.upper) <= HIGHEST else f"{column} is not null"
     else:
-        above = "" if window.lower is None else f"{column} >= {literal(window.lower)} and "
-        below = f"{column} < {literal(window.upper)} and (substr({column}, 5, 1) = '-' or {column} = '-infinity')"
+        above = "" if window.lower is None else f"{column} >= {literal(window.lower)} and {column} not glob '* BC' and "
+        below = EARLIER.format(column, literal(window.upper))
     inside = above + below
     return f"({inside}) or {column} is null" if window.on_null == "include" else inside
 
