@@ -429,6 +429,23 @@ def test_times_kept_as_text_have_windows_by_their_order(sqlite: Bench) -> None:
     assert sqlite.ids(Window("at", None, "2024-06-01 00:00:00")) == [0, 1, 4]
 
 
+@pytest.mark.parametrize("type_", ["", "date", "timestamp"])
+def test_a_cell_that_no_window_could_hold_is_a_data_error_with_its_key(sqlite: Bench, type_: str) -> None:
+    """A text is above every integer: it ended in an error of Python's with the cell in it, or was never loaded."""
+    if type_:
+        remembered(sqlite, type_, "2024-02-01" if type_ == "date" else TIMES[0])
+    else:
+        sqlite.sql("create table t (id integer primary key, at integer)", "insert into t values (0, 7)")
+    sqlite.sql("insert into t values (5, 's3cret')")
+    with closing(sqlite.open(keys=("id",))) as source, pytest.raises(DataError, match="'at' holds a value") as caught:
+        source.upper(Cursor("at", "1d" if type_ else "0", "UTC"))
+    assert caught.value.keys == ("id=5",)
+    assert "s3cret" not in f"{caught.value} {caught.value.remedy} {caught.value.why}"
+    sqlite.sql("delete from t where id = 5", "insert into t values (6, null)")
+    with closing(sqlite.open()) as source:
+        assert source.upper(Cursor("at", "1d" if type_ else "0", "UTC"))
+
+
 def test_times_before_christ_are_in_the_first_window_and_in_no_other(sqlite: Bench) -> None:
     """As text, most of them stand above the clock: they were never loaded."""
     remembered(sqlite, "date", "2024-02-01")

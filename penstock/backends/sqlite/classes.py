@@ -1,4 +1,4 @@
-"""Cells that are not of their column's storage class: SQLite lets a cell be of any, and turns some into another."""
+"""Cells that are not what their column is read as: SQLite lets a cell be of any class, and turns some into another."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from penstock.backends.base import Check
 from penstock.backends.sql import KEYS_SHOWN
-from penstock.backends.sqlite.types import StoredColumn, joined, literal
+from penstock.backends.sqlite.types import StoredColumn, joined, literal, toml_key
 from penstock.errors import DataError
 
 
@@ -40,5 +40,16 @@ def class_error(stored: StoredColumn, keys: tuple[str, ...], place: str) -> Data
         keys=keys,
         kept="nothing was committed",
         remedy=f"correct them, or say in a query what they are: cast({stored.name} as text)",
+        place=place,
+    )
+
+
+def value_error(stored: StoredColumn, keys: tuple[str, ...], place: str) -> DataError:
+    return DataError(
+        f"column {stored.name!r} holds a value that is no {stored.column.describe()}",
+        why="it is declared or was loaded as one, and a program has written another value to it",
+        keys=keys,
+        kept="nothing was committed",
+        remedy=f'correct it, or read the column as it stands: columns.{toml_key(stored.name)} = "text"',
         place=place,
     )

@@ -21,7 +21,7 @@ from penstock.backends.base import Check, Cursor, Partition, ReadRequest, RunCon
 from penstock.backends.exchange import Exchange
 from penstock.backends.sql import KEYS_SHOWN, null_note, remembered
 from penstock.backends.sqlite import types
-from penstock.backends.sqlite.classes import class_check, class_error, wrong_cells
+from penstock.backends.sqlite.classes import class_check, class_error, value_error, wrong_cells
 from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.connect import PREFIX, Session, bare, open_copy, open_source, plainly_named
 from penstock.backends.sqlite.copies import LEAST_BYTES, LEAST_SHARE, MIN_ROWS, Copy
@@ -30,7 +30,7 @@ from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect, key_text
 from penstock.backends.sqlite.encode import ARROW, class_of
 from penstock.backends.sqlite.marks import FileMark
 from penstock.backends.sqlite.types import StoredColumn, cell, quote
-from penstock.backends.sqlite.window import clock, condition, upper_bound
+from penstock.backends.sqlite.window import astray, clock, condition, upper_bound
 from penstock.backends.staging import StagingArea, check_token
 from penstock.errors import ConfigError, DataError, PlanRefused, SourceError
 from penstock.observe.failpoints import failpoint
@@ -173,13 +173,7 @@ class SQLitePartition(Partition):
         return pa.RecordBatch.from_arrays(arrays, names=[column.name for column, _ in self.columns])
 
     def _wrong(self, session: Session, stored: StoredColumn, wrong: Wrong) -> DataError:
-        return DataError(
-            f"column {stored.name!r} holds a value that is no {stored.column.describe()}",
-            why="it was loaded as one, and another program has written to it since",
-            keys=self._keys_where(session, f"{stored.cell} is ?", wrong.cell.as_py()),
-            remedy=f'correct it, or read the column as it stands: columns.{types.toml_key(stored.name)} = "text"',
-            place=self.place,
-        )
+        return value_error(stored, self._keys_where(session, f"{stored.cell} is ?", wrong.cell.as_py()), self.place)
 
     def _not_utf8(self, session: Session, stored: StoredColumn, array: pa.Array) -> DataError:
         octets = array.cast(pa.binary())[_first_invalid(array)].as_py()
@@ -394,7 +388,14 @@ class SQLiteSource(Source):
         return int(self._session.query(f"select count(*) from {self._relation}")[0][0])
 
     def upper(self, cursor: Cursor) -> str:
-        return upper_bound(self._session, self._relation, cursor, self._stored(cursor.column), self._now)
+        stored = self._stored(cursor.column)
+        bound = upper_bound(self._session, self._relation, cursor, stored, self._now)
+        if test := astray(stored):
+            place, shown = str(self._table or "query"), shown_keys(self._keys())
+            found = f"select {shown} from {self._relation} as source where {test} limit {KEYS_SHOWN}"
+            if rows := self._session.query(found):
+                raise value_error(stored, tuple(key for (key,) in rows if key), place)
+        return bound
 
     def _stored(self, column: str) -> StoredColumn:
         try:

@@ -22,6 +22,7 @@ from penstock.errors import PlanRefused
 LOWEST, HIGHEST = -(2**63), 2**63 - 1
 EPOCH = datetime(1970, 1, 1)
 PER_SECOND = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
+MOMENT = "'[0-9][0-9][0-9][0-9]*-[0-9][0-9]-[0-9][0-9]*'"
 CHANGE_OF_CLOCKS = timedelta(hours=3)
 
 
@@ -36,6 +37,17 @@ def condition(window: Window, cursor: StoredColumn) -> str:
         below = EARLIER.format(column, literal(window.upper))
     inside = above + below
     return f"({inside}) or {column} is null" if window.on_null == "include" else inside
+
+
+def astray(cursor: StoredColumn) -> str:
+    """True where a cell lies in no window, though it is not NULL: it would never be read, and never be missed.
+
+    A text is above every integer. Empty where there can be none.
+    """
+    tests = [cursor.wrong()]
+    if pa.types.is_date32(cursor.column.type) or pa.types.is_timestamp(cursor.column.type):
+        tests.append(f"({cursor.cell} not glob {MOMENT} and {cursor.cell} not in ('infinity', '-infinity'))")
+    return " or ".join(test for test in tests if test)
 
 
 def upper_bound(session: Session, relation: str, cursor: Cursor, stored: StoredColumn, now: datetime) -> str:
@@ -56,7 +68,8 @@ def upper_bound(session: Session, relation: str, cursor: Cursor, stored: StoredC
 def _next_integer(session: Session, relation: str, cursor: Cursor) -> str:
     """The source may be empty: the window then ends at the lowest value, which takes no row."""
     lag = lags.count(cursor.lag, cursor.column)
-    highest = session.query(f"select max({cell(cursor.column)}) from {relation} as source")[0][0]
+    column = cell(cursor.column)
+    highest = session.query(f"select max({column}) from {relation} as source where typeof({column}) = 'integer'")[0][0]
     bound = LOWEST if highest is None else max(int(highest) + 1 - lag, LOWEST)
     return str(bound if cursor.floor is None else max(bound, int(cursor.floor)))
 
