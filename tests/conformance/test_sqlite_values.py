@@ -223,3 +223,19 @@ def test_order_by_an_expression_over_a_number_kept_as_text_is_refused(harness: M
             flow.run(mode="merge", keys=["id"], order_by=order)
         assert "order by the column itself, or by another one" in caught.value.remedy
     flow.run(mode="merge", keys=["id"], order_by="cast(ver as real) desc")
+
+
+def test_4_sqlite_a_value_has_one_text_on_every_path(harness: Make, tmp_path: Path) -> None:
+    """A merge that changes its path would rewrite every row."""
+    here = harness("sqlite")
+    flow = Flow(harness("duckdb"), here, tmp_path)
+    flow.source.execute(
+        "create table items (id bigint, b boolean, i integer, x blob, u uuid)",
+        "insert into items values (1, true, -7, '\\x00\\xff'::blob, uuid()), (2, false, 0, '', null),"
+        " (3, null, null, null, null)",
+    )
+    flow.run()
+    loop = Flow(here, here, tmp_path)
+    for path in ("native", "fused"):
+        loop.run(path=path, columns=dict.fromkeys(["b", "i", "x", "u"], "text"), target=f"to.main.by_{path}")
+    assert cells(here, "by_native") == cells(here, "by_fused")

@@ -488,7 +488,7 @@ class SQLiteSource(Source):
         if pa.types.is_boolean(stored.column.type):
             return _boolean_text(stored.sql())
         if stored.kind == "BLOB":
-            return f"'\\x' || lower(hex({stored.sql()}))"
+            return f"iif({stored.sql()} is null, null, '\\x' || lower(hex({stored.sql()})))"  # of NULL, hex is ''
         return f"format('%!.17g', {stored.sql()})" if stored.kind == "REAL" else f"cast({stored.sql()} as text)"
 
     def _inside(self, window: Window | None) -> str:
