@@ -195,6 +195,10 @@ class Source(ABC):
         """
         raise Unsupported("this source cannot be read by a statement of the target")
 
+    def unselectable(self, columns: Sequence[Column]) -> tuple[str, ...]:
+        """Columns that `select_sql` cannot give in the form that partitions do: such a load takes another path."""
+        return ()
+
     def select_checks(self, columns: Sequence[Column], window: Window | None = None) -> tuple[Check, ...]:
         """What must hold of the source in the transaction that runs `select_sql`, and is not in that statement."""
         return ()

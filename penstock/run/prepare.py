@@ -259,8 +259,8 @@ def prepare(
             by_attempt=path == "spark",
         )
         planned = plan_load(wanted, target, found.target_backend.capabilities)
-        if path == "native" and (casts := [staged.source for staged in planned.columns if staged.native.in_sink]):
-            path, reason = _around(pipeline, casts)
+        if path == "native" and (around := _not_by_sql(source, planned.columns, target.dialect)):
+            path, reason = _around(pipeline, around)
             planned = plan_load(replace(wanted, native=False), target, found.target_backend.capabilities)
         planned = replace(planned, refusals=(*planned.refusals, *unheld(target, pipeline.declared)))
         if transform is not None:
@@ -384,9 +384,16 @@ def _through_frames(pipeline: Pipeline, source: Source, target: Target) -> tuple
     return "spark", reason
 
 
-def _around(pipeline: Pipeline, casts: list[str]) -> tuple[str, str]:
-    """The path of a load inside one database whose casts only a sink can make and check."""
-    reason = f"the cast of {', '.join(casts)} is checked on its way, which no statement of the target can"
+def _not_by_sql(source: Source, columns: Sequence[StagedColumn], dialect: Dialect | None) -> str:
+    """Why a load inside one database cannot be a statement of it; empty where it can."""
+    if casts := [staged.source for staged in columns if staged.native.in_sink]:
+        return f"the cast of {', '.join(casts)} is checked on its way, which no statement of the target can"
+    if texts := source.unselectable([_native_read(staged, dialect)[0] for staged in columns]):
+        return f"the text of {', '.join(texts)} is made on its way: the database would print it otherwise"
+    return ""
+
+
+def _around(pipeline: Pipeline, reason: str) -> tuple[str, str]:
     if pipeline.path == "native":
         raise PlanRefused('path = "native" is refused', why=reason, remedy="leave `path` out", place=pipeline.place)
     return "fused", reason

@@ -239,3 +239,22 @@ def test_4_sqlite_a_value_has_one_text_on_every_path(harness: Make, tmp_path: Pa
     for path in ("native", "fused"):
         loop.run(path=path, columns=dict.fromkeys(["b", "i", "x", "u"], "text"), target=f"to.main.by_{path}")
     assert cells(here, "by_native") == cells(here, "by_fused")
+
+
+def test_4_sqlite_a_float_is_made_text_on_its_way(harness: Make, tmp_path: Path) -> None:
+    """SQLite prints 5 as 5.0, infinity as Inf, and a float of four bytes as the double that it is nearest to."""
+    here = harness("sqlite")
+    flow = Flow(harness("duckdb"), here, tmp_path)
+    flow.source.execute(
+        "create table items (id bigint, f4 real, f8 double)",
+        "insert into items values (1, 0.1, 5), (2, 1e30, 'infinity'), (3, null, 1e-7)",
+    )
+    flow.run()
+    loop = Flow(here, here, tmp_path)
+    floats = dict.fromkeys(["f4", "f8"], "text")
+    with pytest.raises(PlanRefused, match="native") as caught:
+        loop.run(path="native", columns=floats, target="to.main.floats")
+    assert "the text of f4, f8 is made on its way" in caught.value.why
+    assert loop.run(columns=floats, target="to.main.floats").path == "fused"
+    assert [row[1:] for row in cells(here, "floats")] == [("0.1", "5"), ("1e+30", "Infinity"), (None, "1e-7")]
+    assert loop.run(target="to.main.plain").path == "native"

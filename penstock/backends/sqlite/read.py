@@ -473,6 +473,11 @@ class SQLiteSource(Source):
         sql = f"select {selected}\nfrom {self._relation} as source{self._inside(window)}"
         return sql if self._request.limit is None else f"{sql}\nlimit {int(self._request.limit)}"
 
+    def unselectable(self, columns: Sequence[Column]) -> tuple[str, ...]:
+        """SQLite prints no float in the fewest digits that say it, which the text of a float is on every other path."""
+        stored = [(column, self._stored(column.name)) for column in columns]
+        return tuple(column.name for column, kept in stored if wants_text(column, kept) and kept.kind == "REAL")
+
     def select_checks(self, columns: Sequence[Column], window: Window | None = None) -> tuple[Check, ...]:
         tests = _wrong_tests(self._stored(column.name) for column in columns)
         rows = f"{self._relation} as source"
@@ -489,7 +494,7 @@ class SQLiteSource(Source):
             return _boolean_text(stored.sql())
         if stored.kind == "BLOB":
             return f"iif({stored.sql()} is null, null, '\\x' || lower(hex({stored.sql()})))"  # of NULL, hex is ''
-        return f"format('%!.17g', {stored.sql()})" if stored.kind == "REAL" else f"cast({stored.sql()} as text)"
+        return f"cast({stored.sql()} as text)"
 
     def _inside(self, window: Window | None) -> str:
         if window is not None:
