@@ -132,8 +132,10 @@ def _decoded(statement: Statement, staged: StagedColumn) -> str:
 def ordering(statement: Statement) -> str:
     """The user's `order_by`, with NULL last where it does not say: a row without a time never wins."""
     given, dialect = statement.pipeline.order_by or "", statement.dialect.sqlglot
+    reading = sqlglot.Dialect.get_or_raise(dialect)
+    reading.NULL_ORDERING = "nulls_are_last"  # so that a term has NULL first only if it says so itself
     try:
-        parsed = sqlglot.parse_one(f"select 1 order by {given}", dialect=dialect)
+        parsed = sqlglot.parse_one(f"select 1 order by {given}", dialect=reading)
     except sqlglot.errors.ParseError as error:
         raise PlanRefused(
             f"order_by = {given!r} is not an ordering",
@@ -141,13 +143,12 @@ def ordering(statement: Statement) -> str:
             remedy='columns of the result, as in order_by = "updated_at desc, id"',
             place=statement.pipeline.place,
         ) from error
-    says = "nulls " in given.lower()
 
     def printed(term: exp.Ordered) -> str:
         _let_sort(statement, term)
-        first = says and term.args.get("nulls_first")
         direction = " desc" if term.args.get("desc") else ""
-        return f"{term.this.sql(dialect=dialect)}{direction} nulls {'first' if first else 'last'}"
+        nulls = "first" if term.args.get("nulls_first") else "last"
+        return f"{term.this.sql(dialect=dialect)}{direction} nulls {nulls}"
 
     return ", ".join(printed(term) for term in parsed.args["order"].expressions)
 

@@ -138,6 +138,22 @@ def test_order_by_lets_no_null_win(events: Flow) -> None:
     assert events.target.query(f"select region from {events.target.schema}.items") == [("new",)]
 
 
+@pytest.mark.parametrize(
+    ("order", "wins"),
+    [
+        ("seen desc, nr desc", "seven"),
+        ("seen desc nulls last, nr desc", "seven"),  # what one term says is nothing to the others
+        ("seen desc, nr desc nulls first", "none"),
+        ("seen nulls first, nr", "seven"),
+        ("coalesce(region, 'nulls first') = 'x', seen desc, nr", "seven"),
+    ],
+)
+def test_order_by_null_comes_first_only_where_its_term_says_so(events: Flow, order: str, wins: str) -> None:
+    query = "select * from (values (1, 'seven', 2, 7), (1, 'none', 2, null)) as v(id, region, seen, nr)"
+    move(events, mode="merge", keys=["id"], query=query, order_by=order)
+    assert events.target.query(f"select region from {events.target.schema}.items") == [(wins,)]
+
+
 def test_scd2_ignore_goes_by_the_sources_names_and_unknown_ones_are_refused(events: Flow) -> None:
     options = {"mode": "scd2", "ignore": ["region"], "columns": {"region": {"rename": "area"}}}
     move(events, **options)
