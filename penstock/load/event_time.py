@@ -13,13 +13,17 @@ from __future__ import annotations
 from penstock.backends.base import STAGED, Check, Execute, StagedColumn, Step
 from penstock.load.columns import ColumnsPlan
 from penstock.load.modes import (
+    ADD_TERM,
     IS_CURRENT,
     IS_NEW,
     NOW,
+    RANK,
     ROW_HASH,
+    UNDECIDED,
     VALID_FROM,
     VALID_TO,
     Statement,
+    first_of,
     ordering,
     shrink_guard,
     vanished,
@@ -35,7 +39,6 @@ AT = "_penstock_at"
 ENDS = "_penstock_ends"
 NEXT = "_penstock_next"
 LAST = "_penstock_last"
-RANK = "_penstock_rank"
 KIND = "_penstock_kind"
 
 
@@ -55,8 +58,7 @@ def event_refusals(event: Moment | None, columns: ColumnsPlan) -> list[str]:
 def scd2_by_event(statement: Statement, event: Moment) -> list[Step]:
     """The whole mode; all bounds are taken from the events, so a load that comes twice changes nothing."""
     steps: list[Step] = [_null_check(statement, event), _events(statement, event)]
-    if not statement.pipeline.order_by:
-        steps.append(_conflict_in_load(statement, event))
+    steps.append((_tie_in_load if statement.pipeline.order_by else _conflict_in_load)(statement, event))
     if statement.exists:
         steps += [_own_history_check(statement, event), *_same_moment(statement, event)]
         if statement.pipeline.deletes == "close":
@@ -80,7 +82,7 @@ def _null_check(statement: Statement, event: Moment) -> Check:
 def _events(statement: Statement, event: Moment) -> Execute:
     """One row per key and moment, and whether the target has none of it yet."""
     names, valid_from = statement.listed(statement.names), _quoted(statement, VALID_FROM)
-    rank = f"row_number() over (partition by {statement.listed(statement.keys)}, {AT}{_order(statement)}) as {RANK}"
+    rank = f"row_number() over (partition by {statement.listed(statement.keys)}, {AT}{first_of(statement)}) as {RANK}"
     return Execute(
         f"create temporary table {EVENTS} as\n"
         f"select {statement.listed(statement.names, 'e')}, e.{AT}, t.{valid_from} is null as {IS_NEW}"
@@ -88,17 +90,6 @@ def _events(statement: Statement, event: Moment) -> Execute:
         f" as {AT} from {STAGED} as s) as timed\n) as e\n"
         f"left join {statement.target} as t on {_same_version(statement, 't', 'e')}\nwhere e.{RANK} = 1"
     )
-
-
-def _order(statement: Statement) -> str:
-    """Which of the rows of one moment counts: the user's word, then their own text, never chance."""
-    untracked = [name for name in statement.names if name not in (*statement.keys, *statement.tracked)]
-    values = [name for name in statement.names if name not in statement.keys]
-    terms = [ordering(statement)] if statement.pipeline.order_by else []
-    compared = values if terms else untracked
-    text = statement.dialect.text_type
-    terms += [f"cast({statement.dialect.quote(name)} as {text}) nulls last" for name in compared]
-    return f" order by {', '.join(terms)}" if terms else ""
 
 
 def _compared(statement: Statement, event: Moment) -> tuple[str, ...]:
@@ -114,6 +105,25 @@ def _conflict_in_load(statement: Statement, event: Moment) -> Check:
         "one key has different values at one time",
         why=f"two rows of the load have the same {event.column}, so neither of them is the later one",
         remedy='say which wins with order_by = "seq desc"',
+    )
+
+
+def _tie_in_load(statement: Statement, event: Moment) -> Check:
+    """As `tie_check`, among the rows of one moment."""
+    names, keys = statement.listed(statement.names), statement.listed(statement.keys)
+    timed = f"select {names}, {event.instant(statement.dialect, 's')} as {AT} from {STAGED} as s"
+    firsts = (
+        f"select {names}, {AT}, rank() over (partition by {keys}, {AT} order by {ordering(statement)}) as {RANK}"
+        f"\n  from ({timed}) as timed"
+    )
+    return Check(
+        f"select distinct {statement.key_text()}\nfrom ({firsts}) as s\nwhere {RANK} = 1 and exists (select 1"
+        f" from {EVENTS} as e where {statement.same_key('s', 'e')} and e.{AT} = s.{AT}"
+        f"\n  and {statement.differs(_compared(statement, event), 's', 'e')})\nlimit 3",
+        UNDECIDED,
+        why=f"two rows of one key have the same {event.column}, are equal in {statement.pipeline.order_by},"
+        " and have different values",
+        remedy=ADD_TERM,
     )
 
 
@@ -138,7 +148,7 @@ def _same_moment(statement: Statement, event: Moment) -> list[Step]:
     if statement.full_refresh:
         return _replaced(statement, _by_refresh(statement))
     if statement.pipeline.order_by:
-        return _replaced(statement, _by_order(statement))
+        return [_tie_with_target(statement, event), *_replaced(statement, _by_order(statement))]
     return [
         Check(
             f"select distinct {statement.key_text()}\nfrom {EVENTS} as e\nwhere not e.{IS_NEW} and exists"
@@ -164,15 +174,38 @@ def _by_refresh(statement: Statement) -> str:
 
 
 def _by_order(statement: Statement) -> str:
-    names = statement.listed(statement.names)
-    keys = statement.listed(statement.keys)
+    names, keys = statement.listed(statement.names), statement.listed(statement.keys)
     return (
         f"select {names}, {AT}\nfrom (\n"
-        f"  select {names}, {AT}, {KIND}, row_number() over (partition by {keys}, {AT}{_order(statement)}, {KIND})"
-        f" as {RANK}\n  from (\n    select {names}, {AT}, 1 as {KIND} from {EVENTS} where not {IS_NEW}\n"
+        f"  select {names}, {AT}, {KIND}, row_number() over (partition by {keys}, {AT}{first_of(statement)}, {KIND})"
+        f" as {RANK}\n  from ({_both_sides(statement)}) as both_sides\n) as ranked\nwhere {RANK} = 1 and {KIND} = 1"
+    )
+
+
+def _both_sides(statement: Statement) -> str:
+    """The load's events of moments that the target has, and its versions of them."""
+    return (
+        f"\n    select {statement.listed(statement.names)}, {AT}, 1 as {KIND} from {EVENTS} where not {IS_NEW}\n"
         f"    union all\n    select {statement.listed(statement.names, 't')}, t.{_quoted(statement, VALID_FROM)}, 0"
-        f"\n    from {statement.target} as t join {EVENTS} as e on {_same_version(statement, 't', 'e')}\n"
-        f"  ) as both_sides\n) as ranked\nwhere {RANK} = 1 and {KIND} = 1"
+        f"\n    from {statement.target} as t join {EVENTS} as e on {_same_version(statement, 't', 'e')}\n  "
+    )
+
+
+def _tie_with_target(statement: Statement, event: Moment) -> Check:
+    keys = statement.listed(statement.keys)
+    firsts = (
+        f"select {keys}, {AT}, rank() over (partition by {keys}, {AT} order by {ordering(statement)}) as {RANK}"
+        f"\n  from ({_both_sides(statement)}) as both_sides"
+    )
+    tied = f"select {keys}, {AT} from ({firsts}) as ranked where {RANK} = 1 group by {keys}, {AT} having count(*) > 1"
+    return Check(
+        f"select distinct {statement.key_text()}\nfrom ({tied}) as k\nwhere exists (select 1 from {EVENTS} as e"
+        f" join {statement.target} as t on {_same_version(statement, 't', 'e')}\n  where {statement.same_key('k', 'e')}"
+        f" and k.{AT} = e.{AT} and {statement.differs(_compared(statement, event), 't', 'e')})\nlimit 3",
+        UNDECIDED,
+        why=f"the target has a version that began at the same time, is equal in {statement.pipeline.order_by},"
+        " and has other values",
+        remedy=f"{ADD_TERM}; or take the source's rows with --full-refresh",
     )
 
 

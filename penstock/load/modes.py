@@ -26,7 +26,11 @@ VALID_FROM, VALID_TO, IS_CURRENT, ROW_HASH = "valid_from", "valid_to", "is_curre
 NOW = "_penstock_now"
 CHANGED = "_penstock_changed"
 IS_NEW = "_penstock_new"
+RANK = "_penstock_rank"
 ARRIVED = "_penstock_arrived"  # with a ttl: what was staged, the old rows too
+
+UNDECIDED = "order_by does not say which of two rows wins"
+ADD_TERM = 'add to it what tells them apart, as in order_by = "updated_at desc, version desc"'
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,19 +112,36 @@ def staged_rows(statement: Statement) -> str:
 
     With an event time a key has several, and those of one moment are told apart later.
     """
+    if not statement.pipeline.order_by or statement.event is not None:
+        return decoded_rows(statement)
+    names, keys = statement.listed(statement.names), statement.listed(statement.keys)
+    return (
+        f"select {names} from (\nselect {names}, row_number() over (partition by {keys}{first_of(statement)}) as {RANK}"
+        f"\nfrom ({decoded_rows(statement)}) as decoded) as ranked\nwhere {RANK} = 1"
+    )
+
+
+def decoded_rows(statement: Statement) -> str:
     quote = statement.dialect.quote
     select = ",\n  ".join(
         f"{_decoded(statement, staged)} as {quote(staged.column.name)}" for staged in statement.columns
     )
-    body = f"select\n  {select}\nfrom {RAW}"
-    if statement.pipeline.order_by and statement.event is None:
-        names = statement.listed(statement.names)
-        body = (
-            f"select {names} from (\nselect {names}, row_number() over (partition by {statement.listed(statement.keys)}"
-            f" order by {ordering(statement)}) as _penstock_rank\nfrom ({body}) as decoded) as ranked"
-            "\nwhere _penstock_rank = 1"
-        )
-    return body
+    return f"select\n  {select}\nfrom {RAW}"
+
+
+def first_of(statement: Statement) -> str:
+    """Which of several rows counts: the user's word; then, of what is not tracked, its own text, never chance.
+
+    Rows that differ in more than that, and that the user's word does not tell apart, are an error.
+    """
+    terms = [ordering(statement)] if statement.pipeline.order_by else []
+    text = statement.dialect.text_type
+    terms += [f"cast({statement.dialect.quote(name)} as {text}) nulls last" for name in untracked(statement)]
+    return f" order by {', '.join(terms)}" if terms else ""
+
+
+def untracked(statement: Statement) -> tuple[str, ...]:
+    return tuple(name for name in statement.names if name not in (*statement.keys, *statement.tracked))
 
 
 def _decoded(statement: Statement, staged: StagedColumn) -> str:
@@ -248,6 +269,29 @@ def duplicate_key_check(statement: Statement, rows: str = STAGED) -> Check:
         why="two rows of one load have the same key",
         remedy='say which wins with order_by = "updated_at desc", or choose other keys',
         key=statement.keys,
+    )
+
+
+def tie_check(statement: Statement) -> Check:
+    """Of rows that `order_by` puts at one place chance would choose, and at every run anew."""
+    names, keys = statement.listed(statement.names), statement.listed(statement.keys)
+    several = "_penstock_several"
+    chosen = STAGED if statement.expiry is None else ARRIVED
+    compared = [name for name in statement.names if name not in untracked(statement)]
+    firsts = (
+        f"select {names}, rank() over (partition by {keys} order by {ordering(statement)}) as {RANK},"
+        f" count(*) over (partition by {keys}) as {several}\nfrom ({decoded_rows(statement)}) as decoded"
+    )
+    tied = (
+        f"select {statement.listed(statement.keys, 's')}\nfrom ({firsts}) as s\njoin {chosen} as t"
+        f" on {statement.same_key('t', 's')}\nwhere s.{several} > 1 and s.{RANK} = 1"
+        f" and {statement.differs(compared, 't', 's')}"
+    )
+    return Check(
+        f"select distinct {statement.key_text()}\nfrom ({tied}) as tied\nlimit 3",
+        UNDECIDED,
+        why=f"rows of one key are equal in {statement.pipeline.order_by} and have different values",
+        remedy=ADD_TERM,
     )
 
 

@@ -38,6 +38,7 @@ from penstock.load.modes import (
     null_checks,
     null_key_check,
     staged_view,
+    tie_check,
 )
 from penstock.load.partitions import (
     existing_refusals,
@@ -452,7 +453,8 @@ def _steps(statement: Statement, ddl: Sequence[Ddl], columns: ColumnsPlan, targe
     elif not pipeline.order_by and statement.event is None:
         checks = key_checks(statement)
     elif statement.keys:
-        checks = [null_key_check(statement)]
+        ties = [tie_check(statement)] if statement.event is None else []  # of events it is told with their moment
+        checks = [null_key_check(statement), *ties]
     return [
         *cast_check(statement),
         *(Execute(line) for item in ddl for line in target.render(item)),

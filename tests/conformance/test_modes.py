@@ -136,6 +136,32 @@ def test_keys_order_by_says_which_duplicate_wins(flow: Flow) -> None:
     assert loaded(flow, "id, name") == [(1, "new"), (2, "only")]
 
 
+@pytest.mark.parametrize("mode", ["merge", "scd2"])
+def test_keys_order_by_that_does_not_tell_two_rows_apart_is_an_error(flow: Flow, mode: str) -> None:
+    """Chance would choose, and in the other order of arrival an unchanged source would make a change."""
+    options = {"mode": mode, "keys": ["id"], "order_by": "seen desc"}
+    rows = "(1, 'x', 5, 'n'), (1, 'y', 5, 'n'), (2, 'old', 4, 'n'), (2, 'new', 5, 'n'), (3, 'x', null, 'n')"
+    query = f"select * from (values {rows}, (3, 'y', null, 'n')) as v(id, name, seen, note)"
+    with pytest.raises(DataError, match="order_by does not say which of two rows wins") as caught:
+        flow.run(query=query, **options)
+    assert sorted(caught.value.keys) == ["id=1", "id=3"]
+    assert caught.value.kept == "nothing was committed"
+    assert not flow.target.has_table("items")
+    flow.run(query=query, **options | {"order_by": "seen desc, name desc"})
+    assert loaded(flow, "id, name") == [(1, "y"), (2, "new"), (3, "y")]
+    # Twice the same row is one, and what lies behind the first is nobody's matter.
+    rows = "(1, 'y', 5, 'n'), (1, 'y', 5, 'n'), (1, 'a', 4, 'n'), (1, 'b', 4, 'n')"
+    flow.run(query=f"select * from (values {rows}) as v(id, name, seen, note)", **options)
+    assert loaded(flow, "id, name") == [(1, "y"), (2, "new"), (3, "y")]
+
+
+def test_keys_order_by_of_untracked_columns_the_first_by_text_is_taken(flow: Flow) -> None:
+    options = {"mode": "scd2", "keys": ["id"], "order_by": "seen desc", "ignore": ["note"]}
+    query = "select * from (values (1, 5, 'b'), (1, 5, 'a'), (1, 5, null), (1, 5, 'c')) as v(id, seen, note)"
+    flow.run(query=query, **options)
+    assert loaded(flow, "id, note") == [(1, "a")]
+
+
 @pytest.mark.parametrize("type_", ["decimal(10,2)", "numeric"])
 @pytest.mark.parametrize("order", ["seen desc", "seen desc nulls last"])
 def test_keys_order_by_compares_numbers_as_numbers(flow: Flow, type_: str, order: str) -> None:

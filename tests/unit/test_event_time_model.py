@@ -150,20 +150,61 @@ def test_event_time_is_the_same_history_in_any_order_of_arrival(data: st.DataObj
 @settings(deadline=None, max_examples=20)
 @given(data=st.data(), events=SEVERAL)
 def test_event_time_order_by_wins_in_any_order_of_arrival(data: st.DataObject, events: list[Event]) -> None:
+    events = [replace(event, value=["a", "b", "", None][event.seq]) for event in events]
     history = History(order_by="seq desc")
     for part in data.draw(loads(events)):
         history.load(part)
     winners: dict[tuple[int, int], Event] = {}
     for event in events:
         best = winners.get((event.key, event.time), event)
-        # Of equals, the first by text, NULL being the last.
-        winners[event.key, event.time] = min(
-            best, event, key=lambda one: (-one.seq, one.value is None, one.value or "")
-        )
+        winners[event.key, event.time] = max(best, event, key=lambda one: one.seq)
     assert history.versions() == modelled(list(winners.values()))
     assert [(row[0], row[5]) for row in history.rows()] == [
         (event.key, event.seq) for event in sorted(winners.values(), key=lambda one: (one.key, one.time))
     ]
+
+
+def foremost(events: set[Event]) -> set[Event]:
+    return {event for event in events if event.seq == max(other.seq for other in events)}
+
+
+@settings(deadline=None, max_examples=30)
+@given(data=st.data(), events=SEVERAL)
+def test_event_time_two_values_that_order_by_does_not_tell_apart_are_an_error_and_change_nothing(
+    data: st.DataObject, events: list[Event]
+) -> None:
+    history = History(order_by="seq desc")
+    held: dict[tuple[int, int], Event] = {}
+    for part in data.draw(loads(events)):
+        moments: dict[tuple[int, int], set[Event]] = {}
+        for event in part:
+            moments.setdefault((event.key, event.time), set()).add(event)
+        first = {moment: foremost(some) for moment, some in moments.items()}
+        all_of = {
+            moment: foremost(some | {held.get(moment, *some)}) for moment, some in first.items() if len(some) == 1
+        }
+        wrong = {moment[0] for moment in moments if len(all_of.get(moment, ())) != 1}
+        if wrong:
+            with pytest.raises(DataError, match="order_by does not say which of two rows wins") as caught:
+                history.load(part)
+            assert {f"id={key}" for key in wrong} >= set(caught.value.keys) > set()
+        else:
+            history.load(part)
+            held |= {moment: next(iter(some)) for moment, some in all_of.items()}
+        assert (history.versions() if history.target.inspect(TABLE) else []) == modelled(list(held.values()))
+
+
+def test_event_time_order_by_does_not_choose_between_the_target_and_its_equal() -> None:
+    history = History(order_by="seq desc")
+    history.load([Event(1, 1, "b", 1), Event(1, 2, "c", 1)])
+    for value in ("a", "z"):  # whichever sorts first
+        with pytest.raises(DataError, match=r"began at the same time, is equal in seq desc, and has other") as caught:
+            history.load([Event(1, 1, value, 1), Event(2, 1, "new", 1)])
+        assert (caught.value.keys, "--full-refresh" in caught.value.remedy) == (("id=1",), True)
+    assert history.load([Event(1, 1, "a", 0), Event(1, 1, "z", 0), Event(1, 1, "b", 1)]).updated == 0
+    assert history.versions() == modelled([Event(1, 1, "b"), Event(1, 2, "c")])
+    history.load([Event(1, 1, "z", 1)], full_refresh=True)
+    assert history.versions() == modelled([Event(1, 1, "z"), Event(1, 2, "c")])
 
 
 @settings(deadline=None, max_examples=20)
@@ -197,7 +238,7 @@ def test_event_time_two_values_of_one_moment_are_an_error_and_change_nothing(
 @given(states=st.lists(ONE_PER_MOMENT, min_size=1, max_size=5))
 def test_event_time_keys_that_vanish_are_closed_and_open_again_when_seen(states: list[list[Event]]) -> None:
     """Loads are full extracts here; ends by the clock are told apart from times of events, which lie before it."""
-    history = History(deletes="close", order_by='"at"')
+    history = History(deletes="close", order_by="value")
     known: dict[int, set[int]] = {}
     gone: set[int] = set()
     for state in states:
