@@ -8,7 +8,7 @@ export PIP_CACHE_DIR ?= $(CACHE)/pip
 STAMP := $(VENV)/.ready
 NEWEST := .venv-newest
 
-.PHONY: setup demo test check types lint unit unit-newest format lock bench faults pairs fuzz docs wheel clean
+.PHONY: setup demo test check types lint unit unit-newest format lock bench bench-memory faults pairs fuzz docs wheel clean
 
 setup: $(STAMP)
 
@@ -45,14 +45,13 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/pytest tests/unit
+	$(BIN)/pytest tests/unit -m "not timed" --numprocesses 2 --dist worksteal
+	$(BIN)/pytest tests/unit -m timed
 
 # The same on the newest Python that PySpark supports. The seconds of a start are those of the usual
 # interpreter: this build of the newest is not optimised.
 unit-newest: $(NEWEST)/.ready
-	$(NEWEST)/bin/pytest tests/unit -p no:cacheprovider --numprocesses 2 --dist worksteal \
-		--deselect tests/unit/test_cli_start.py::test_it_answers_in_three_tenths_of_a_second \
-		--deselect tests/unit/test_public_surface.py::test_import_is_lazy_and_quick
+	$(NEWEST)/bin/pytest tests/unit -m "not timed" -p no:cacheprovider --numprocesses 2 --dist worksteal
 
 $(NEWEST)/.ready: $(STAMP) tests/newest_python.toml
 	rm -rf $(NEWEST)
@@ -76,6 +75,9 @@ lock:
 
 bench: setup
 	$(BIN)/python -m benchmarks
+
+bench-memory: setup
+	$(BIN)/python -m benchmarks --memory
 
 docs: setup
 	$(BIN)/python docs/generate.py

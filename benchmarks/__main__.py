@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: all scenarios, or some, in full or in a small version."""
+"""`python -m benchmarks`: all scenarios, or some, in full or in a small version; `--memory`: those of memory."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from pathlib import Path
 
 from benchmarks import report
 from benchmarks.files import files, join
-from benchmarks.memory import memory
+from benchmarks.memory import memory, pairs
 from benchmarks.results import Section
 from benchmarks.scenarios import FULL, PENSTOCK, QUICK, Scale, copy_into_duckdb, merge_between_postgres, starts
 from benchmarks.stand import Stand, say
 
-PAGE = Path(__file__).parent.parent / "docs" / "reference" / "benchmarks.md"
+PAGES = Path(__file__).parent.parent / "docs" / "reference"
 PEERS = ("psql", "ematix_flow", "dlt", "sling", "ingestr", "spark_jdbc", "duckdb_csv")
 SCENARIOS: dict[str, Callable[[Stand, Scale], list[Section]]] = {
     "postgres": merge_between_postgres,
@@ -24,8 +24,9 @@ SCENARIOS: dict[str, Callable[[Stand, Scale], list[Section]]] = {
     "files": files,
     "join": join,
     "starts": starts,
-    "memory": memory,
 }
+# Apart: they take longer than all the others, and need no quiet machine.
+MEMORY: dict[str, Callable[[Stand, Scale], list[Section]]] = {"memory": memory, "pairs": pairs}
 
 
 def main() -> int:
@@ -34,12 +35,13 @@ def main() -> int:
     scale = replace(scale, runs=options.runs or scale.runs)
     begun = time.perf_counter()
     sections: list[Section] = []
-    for name in options.only or SCENARIOS:
+    for name in options.only or (MEMORY if options.memory else SCENARIOS):
         with Stand(options.sides) as stand:
-            sections += SCENARIOS[name](stand, scale)
-    text = report.document(sections, scale, (time.perf_counter() - begun) / 60)
+            sections += (SCENARIOS | MEMORY)[name](stand, scale)
+    command = "make bench-memory" if options.memory else "make bench"
+    text = report.document(sections, scale, (time.perf_counter() - begun) / 60, command)
     print(text)
-    page = options.page or (PAGE if _whole(options) else None)
+    page = options.page or (PAGES / ("memory.md" if options.memory else "benchmarks.md") if _whole(options) else None)
     if page is not None:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text)
@@ -55,10 +57,11 @@ def _whole(options: argparse.Namespace) -> bool:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100,000 rows, one run: a smoke test, not a measurement")
-    parser.add_argument("--only", nargs="+", choices=list(SCENARIOS), help="these scenarios; writes no page")
+    parser.add_argument("--only", nargs="+", choices=list(SCENARIOS | MEMORY), help="these scenarios; writes no page")
+    parser.add_argument("--memory", action="store_true", help="the scenarios of memory instead of those of time")
     parser.add_argument("--sides", nargs="*", choices=PEERS, help="Penstock against these alone")
     parser.add_argument("--runs", type=int, help="rounds after the cold run; 5, or 1 with --quick")
-    parser.add_argument("--page", type=Path, help=f"where the page goes; {PAGE.name} in docs/ for a full run")
+    parser.add_argument("--page", type=Path, help="where the page goes; docs/reference/ for a full run")
     return parser.parse_args()
 
 

@@ -1,93 +1,122 @@
 """How Penstock's memory grows with the rows: PSS of driver, JVM and Python workers together.
 
-Every figure comes from a new process with one run in it, so that no run inherits another's heap.
+Every figure comes from a new process with one run in it, so that no run inherits another's heap. Memory does not
+depend on what else the machine does; the seconds do, and are told for the order of them alone.
 """
 
 from __future__ import annotations
 
-from benchmarks import dataset
+from benchmarks.ends import KEYED, NAMES, End
 from benchmarks.measure import Sample
 from benchmarks.results import Goal, Section
 from benchmarks.scenarios import Scale
 from benchmarks.sides import Side, SideFailed
-from benchmarks.stand import DRIVER_MEMORY, TARGET, Stand, say
+from benchmarks.stand import DRIVER_MEMORY, Stand, say
 
 GROWTH_LIMIT = 0.15
 MODES = ("append", "truncate", "merge")
+ABOUT = f"Peak PSS of driver, JVM (-Xmx{DRIVER_MEMORY}) and Python workers together, one run in a new process each."
 
 
 def memory(stand: Stand, scale: Scale) -> list[Section]:
+    """Every mode into every target, out of Postgres."""
     sizes = (scale.small_rows, scale.large_rows)
-    tables = {rows: f"public.orders_{rows}" for rows in sizes}
-    for rows, table in tables.items():
-        stand.seed(table, rows)
-    stand.execute("create schema memory")
-    for rows, table in tables.items():
-        for mode in MODES:
-            more = 'keys = ["id"]' if mode == "merge" else ""
-            stand.pipeline(f"duckdb_{mode}_{rows}", table, "duck.main.orders", mode, more=more)
-            stand.pipeline(f"postgres_{mode}_{rows}", table, f"warehouse.memory.{mode}_{rows}", mode, more=more)
+    _seed(stand, sizes)
+    targets = [End(stand, kind, "made") for kind in NAMES]
+    for target in targets:
+        target.declare()
     side = stand.side("penstock")
-    header = ["load", f"{sizes[0]:,} rows", f"{sizes[1]:,} rows", "growth", "seconds"]
-    section = Section(
-        f"Memory, {sizes[0]:,} and {sizes[1]:,} rows",
-        f"Peak PSS of driver, JVM (-Xmx{DRIVER_MEMORY}) and Python workers together, one run in a new process each.",
-        lines=[header],
-    )
+    section = Section(f"Memory, {sizes[0]:,} and {sizes[1]:,} rows out of Postgres", ABOUT, lines=[_header(sizes)])
     changed = Section(
         "A merge that changes every row",
         "The same table merged again after every row of the source has changed; peak PSS and seconds.",
-        lines=[header],
+        lines=[_header(sizes)],
     )
-    for target in ("duckdb", "postgres"):
-        for mode in MODES:
-            say(f"memory, {mode} into {target}")
-            samples = [_first(stand, side, target, mode, rows, table) for rows, table in tables.items()]
-            _tell(section, f"{mode} into {target}", samples, limited=True)
-            if mode == "merge":
-                say(f"memory, merge of all changed rows into {target}")
-                again = [_changed(stand, side, target, rows, table) for rows, table in tables.items()]
-                _tell(changed, f"into {target}", again, limited=False)
+    source = End(stand, "postgres", "kept")
+    for target in targets:
+        for mode in MODES if target.kind in KEYED else MODES[:2]:
+            say(f"memory, {mode} into {target.kind}")
+            samples = [_load(stand, side, source, target, mode, rows) for rows in sizes]
+            _tell(section, f"{mode} into {target.kind}", samples, limited=True)
+        if target.kind in KEYED:
+            say(f"memory, merge of all changed rows into {target.kind}")
+            again = [_changed(stand, side, source, target, rows) for rows in sizes]
+            _tell(changed, f"into {target.kind}", again, limited=False)
+        for rows in sizes:
+            target.clear(rows)
     side.stop()
     return [section, changed]
 
 
-def _first(stand: Stand, side: Side, target: str, mode: str, rows: int, table: str) -> Sample | str:
-    if target == "duckdb":
-        for found in stand.project.glob("penstock*.duckdb*"):
-            found.unlink()
-    return _run(stand, side, f"{target}_{mode}_{rows}", target, mode, table)
+def pairs(stand: Stand, scale: Scale) -> list[Section]:
+    """Every kind of table into every other: what the first load left is the source of the next."""
+    sizes = (scale.small_rows, scale.large_rows)
+    _seed(stand, sizes)
+    side = stand.side("penstock")
+    section = Section(f"Memory, {sizes[0]:,} and {sizes[1]:,} rows, every pair", ABOUT, lines=[_header(sizes)])
+    postgres = End(stand, "postgres", "kept")
+    targets = [End(stand, kind, "made") for kind in NAMES]
+    for target in targets:
+        target.declare()
+    for kind in NAMES[1:]:
+        source = End(stand, kind, "kept")
+        source.declare()
+        made = [_load(stand, side, postgres, source, "append", rows, clear=rows == sizes[0]) for rows in sizes]
+        _tell(section, f"postgres into {kind}", made, limited=True)
+        for target in targets:
+            say(f"memory, {kind} into {target.kind}")
+            samples = [_load(stand, side, source, target, "append", rows) for rows in sizes]
+            _tell(section, f"{kind} into {target.kind}", samples, limited=True)
+            for rows in sizes:
+                target.clear(rows)
+        for rows in sizes:
+            source.clear(rows)
+    side.stop()
+    return [section]
 
 
-def _changed(stand: Stand, side: Side, target: str, rows: int, table: str) -> Sample | str:
-    name = f"{target}_merge_{rows}"
-    if target == "duckdb":
-        for found in stand.project.glob("penstock*.duckdb*"):
-            found.unlink()
-        first = _run(stand, side, name, target, "merge", table)
-        if isinstance(first, str):
-            return first
-    else:
-        stand.vacuum(f"memory.merge_{rows}")
-    stand.change(table, one_in=1, turn=0)
-    return _run(stand, side, name, target, "merge", table)
+def _seed(stand: Stand, sizes: tuple[int, ...]) -> None:
+    for rows in sizes:
+        stand.seed(f"public.orders_{rows}", rows)
 
 
-def _run(stand: Stand, side: Side, pipeline: str, target: str, mode: str, table: str) -> Sample | str:
+def _header(sizes: tuple[int, int]) -> list[str]:
+    return ["load", f"{sizes[0]:,} rows", f"{sizes[1]:,} rows", "growth", "seconds"]
+
+
+def _load(
+    stand: Stand, side: Side, source: End, target: End, mode: str, rows: int, *, clear: bool = True
+) -> Sample | str:
+    if clear:
+        target.clear(rows)
+    name = f"{source.connection}_{target.connection}_{mode}_{rows}"
+    more = 'keys = ["id"]' if mode == "merge" else ""
+    stand.pipeline(
+        name, source.table(rows), f"{target.connection}.{target.table(rows)}", mode, source=source.connection, more=more
+    )
+    return _run(stand, side, name, target, rows)
+
+
+def _changed(stand: Stand, side: Side, source: End, target: End, rows: int) -> Sample | str:
+    first = _run(stand, side, f"{source.connection}_{target.connection}_merge_{rows}", target, rows)
+    if isinstance(first, str):
+        return first
+    if target.kind == "postgres":
+        stand.vacuum(target.table(rows))
+    stand.change(f"public.orders_{rows}", one_in=1, turn=0)
+    return _run(stand, side, f"{source.connection}_{target.connection}_merge_{rows}", target, rows)
+
+
+def _run(stand: Stand, side: Side, pipeline: str, target: End, rows: int) -> Sample | str:
     """The sample, or why there is none."""
     side.stop()
     try:
         sample = side.run({"pipeline": pipeline})
-        figures = stand.figures(table)
-        if target == "duckdb":
-            check = dataset.check_duckdb(figures, stand.duckdb, "main.orders")
-        else:
-            check = dataset.check_postgres(figures, stand.dsn(TARGET), f"memory.{mode}_{pipeline.rsplit('_', 1)[1]}")
-        if not check.complete or check.differing:
-            return "the target does not hold every row"
     except SideFailed as error:
         say(f"  {pipeline}: {error}")
         return str(error)
+    if not target.holds(stand.figures(f"public.orders_{rows}"), rows):
+        return "the target does not hold every row as it was"
     say(f"  {pipeline}: {sample.peak_mib:.0f} MiB, {sample.seconds:.1f} s")
     return sample
 

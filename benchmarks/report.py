@@ -19,11 +19,11 @@ HEADER = ["side", "seconds", "range", "× Penstock", "CPU s", "server CPU s", "p
 SHOWN_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "wal_level", "shared_buffers")
 
 
-def document(sections: list[Section], scale: Scale, minutes: float) -> str:
+def document(sections: list[Section], scale: Scale, minutes: float, command: str) -> str:
     lines = [
-        "# Benchmarks",
+        "# Memory" if "memory" in command else "# Benchmarks",
         "",
-        "Made by `make bench`; do not edit. Times change from machine to machine: the ratios are the result.",
+        f"Made by `{command}`; do not edit. Times change from machine to machine: the ratios are the result.",
         "",
         f"- **When**: {datetime.now(UTC):%Y-%m-%d}, Penstock {_commit()}, {minutes:.0f} minutes in all.",
         f"- **Machine**: {_machine()}.",

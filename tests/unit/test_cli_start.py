@@ -21,6 +21,7 @@ def _penstock(*words: str, cwd: Path | None = None) -> subprocess.CompletedProce
     return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd)
 
 
+@pytest.mark.timed
 @pytest.mark.parametrize("words", [["--help"], ["runs", "list"], ["connections", "list"]])
 def test_it_answers_in_three_tenths_of_a_second(words: list[str], tmp_path: Path) -> None:
     """Processor time: it starts one process and waits for nothing, and other tests may share the machine."""

@@ -178,6 +178,7 @@ def test_the_package_of_modes_does_not_shadow_the_surface() -> None:
     assert answer == {"callable": True}
 
 
+@pytest.mark.timed
 def test_import_is_lazy_and_quick() -> None:
     """The best of three, so that a busy machine is not mistaken for a slow import."""
     code = (
