@@ -20,7 +20,14 @@ def test_jsonl_keeps_every_token_as_it_is_written(lake: Lake) -> None:
         {"a": "1.10", "b": None, "c": "", "d": None, "e": None, "f": "true"},
         {"a": None, "b": "-1e5", "c": None, "d": None, "e": None, "f": None},
     ]
-    declared = {"a": "decimal(38,2)", "b": "double", "c": "text", "d": "struct(k double[])", "e": "int", "f": "bool"}
+    declared = {
+        "a": "decimal(38,2)",
+        "b": "decimal(38,0)",
+        "c": "text",
+        "d": "struct(k double[])",
+        "e": "int",
+        "f": "bool",
+    }
     assert lake.read("t", columns=declared)[0]["d"] == {"k": [1.0, 2.5]}
     with pytest.raises(SourceError, match="members that no column is declared for"):
         lake.read("t", columns={"a": "text"})

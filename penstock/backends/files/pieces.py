@@ -133,7 +133,7 @@ def _value(
             return types.convert(array, wanted.type)
         if pa.types.is_string(wanted.type):
             return unquoted(array) if tokens else array
-        value = value_of_token(array, held.type) if tokens else value_of(array, held.type)
+        value = (value_of_token if tokens else value_of)(array, held.type, own=entry.own)
         return types.convert(value, wanted.type)
     except (Unreadable, pa.ArrowInvalid, pa.ArrowNotImplementedError) as error:
         batch, keys, seen = place

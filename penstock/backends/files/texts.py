@@ -29,6 +29,7 @@ from penstock.backends.files.bytetext import (
 from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
 
 EXACT_IN_JSON = 2**53  # readers that hold every number as a double keep integers up to here
+_DIGITS = {pa.float32(): 6, pa.float64(): 15}  # that every integer of so many has in the type
 _UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
 _SECONDS_OF_DAY = 86_400
 _FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31: what Arrow itself writes and reads
@@ -227,23 +228,25 @@ def _within(numbers: pa.Array, low: int, high: int) -> bool:
 # ---------------------------------------------------------------- text to values
 
 
-def value_of(text: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The value of every text; raises `Unreadable`."""
+def value_of(text: pa.Array, type_: pa.DataType, *, own: bool = False) -> pa.Array:
+    """The value of every text; raises `Unreadable`. `own` says that this module has spelled it."""
     if pa.types.is_nested(type_):
         text = pc.utf8_trim(text, " \t\r\n")
         try:
             jsontext.check(text.drop_null())
         except pa.ArrowInvalid as error:
             raise Unreadable([]) from error
-        return value_of_token(text, type_)
+        return value_of_token(text, type_, own=own)
     try:
         return _parse(text, type_)
     except (pa.ArrowInvalid, _Refused) as error:
         raise Unreadable(_failing(text, lambda part: _parse(part, type_))) from error
 
 
-def value_of_token(tokens: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The value behind JSON that was checked; raises `Unreadable`."""
+def value_of_token(tokens: pa.Array, type_: pa.DataType, *, own: bool = False) -> pa.Array:
+    """The value behind JSON that was checked; raises `Unreadable`. Our own JSON inside of JSON is in quotes."""
+    if isinstance(type_, pa.JsonType) and not own:
+        return value_of(pc.if_else(pc.equal(tokens, "null"), _NULL, tokens), type_)
     if not pa.types.is_nested(type_):
         return value_of(jsontext.unquoted(tokens), type_)
     nulls = pc.fill_null(pc.equal(tokens, "null"), True)
@@ -253,21 +256,27 @@ def value_of_token(tokens: pa.Array, type_: pa.DataType) -> pa.Array:
         raise Unreadable([])
     mask = nulls if pc.any(nulls).as_py() else None
     if pa.types.is_struct(type_):
-        return _structs(kept, type_, mask)
+        return _structs(kept, type_, mask, own=own)
     found = jsontext.elements(kept)
     counts = np.bincount(found.rows, minlength=len(tokens)) if len(found.rows) else np.zeros(len(tokens), np.int64)
     edges = np.zeros(len(tokens) + 1, np.int32)
     np.cumsum(counts, out=edges[1:])
     if pa.types.is_map(type_):
-        pairs = _structs(found.values, pa.struct([("key", type_.key_type), ("value", type_.item_type)]), None)
+        pair = pa.struct([("key", type_.key_type), ("value", type_.item_type)])
+        pairs = _structs(found.values, pair, None, own=own)
         made = pa.MapArray.from_arrays(pa.array(edges), pairs.field(0), pairs.field(1), type=type_)
         return made if mask is None else pc.if_else(mask, pa.scalar(None, type_), made)
-    return pa.ListArray.from_arrays(pa.array(edges), value_of_token(found.values, type_.value_type), type_, mask=mask)
+    values = value_of_token(found.values, type_.value_type, own=own)
+    return pa.ListArray.from_arrays(pa.array(edges), values, type_, mask=mask)
 
 
-def _structs(tokens: pa.Array, type_: pa.StructType, mask: pa.Array | None) -> pa.Array:
+def _structs(tokens: pa.Array, type_: pa.StructType, mask: pa.Array | None, *, own: bool) -> pa.Array:
     found = jsontext.members(tokens)
-    children = [value_of_token(member(found, len(tokens), field.name), field.type) for field in type_]
+    strange = pc.invert(pc.is_in(found.names, pa.array([field.name for field in type_], pa.string())))
+    if pc.any(strange).as_py():  # it would be left out
+        raise Unreadable([int(found.rows[pc.index(strange, True).as_py()])])
+    tokens_of = [member(found, len(tokens), field.name) for field in type_]
+    children = [value_of_token(part, field.type, own=own) for part, field in zip(tokens_of, type_, strict=True)]
     return pa.StructArray.from_arrays(children, fields=list(type_), mask=mask)
 
 
@@ -290,6 +299,7 @@ def _parse(text: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_string(type_):
         return text
     if isinstance(type_, pa.JsonType):
+        jsontext.check(text.drop_null())
         return pa.ExtensionArray.from_storage(type_, text)
     if isinstance(type_, pa.UuidType):
         _require(text, UUID_PATTERN)
@@ -302,6 +312,8 @@ def _parse(text: pa.Array, type_: pa.DataType) -> pa.Array:
         return text.cast(type_)
     if pa.types.is_boolean(type_):
         return _bool_of(text)
+    if pa.types.is_floating(type_):
+        return _float_of(text, type_)
     if pa.types.is_date32(type_):
         return _date_of(text)
     if pa.types.is_time(type_):
@@ -316,6 +328,27 @@ def _bool_of(text: pa.Array) -> pa.Array:
     for short, word in (("t", "true"), ("f", "false")):
         text = pc.if_else(pc.equal(text, short), word, text)
     return text.cast(pa.bool_())
+
+
+def _float_of(text: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The nearest value to a fraction; the same one as an integer. Arrow's of 1e400 is infinite, of 1e-400 zero."""
+    value = text.cast(type_)
+    beyond = pc.and_(pc.is_inf(value), pc.invert(pc.match_substring(text, "inf", ignore_case=True)))
+    below = pc.and_(pc.equal(value, 0), pc.match_substring_regex(text, "^[^eE]*[1-9]"))
+    if pc.any(pc.or_(beyond, below)).as_py():
+        raise _Refused("it is beyond the type")
+    long = pc.match_substring_regex(text, f"^[+-]?[0-9]{{{_DIGITS[type_] + 1},}}$")
+    if pc.any(long).as_py():
+        whole, made = text.filter(long), value.filter(long).cast(pa.string())
+        if not _digits(whole).equals(_digits(made)):
+            raise _Refused("an integer has more digits than the type")
+    return value
+
+
+def _digits(text: pa.Array) -> pa.Array:
+    """Those that count, of a number."""
+    bare = pc.replace_substring_regex(pc.replace_substring_regex(text, "[eE].*$", ""), "[^0-9]", "")
+    return pc.utf8_trim(bare, "0")
 
 
 def _require(text: pa.Array, pattern: str) -> None:
