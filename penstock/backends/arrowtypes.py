@@ -175,6 +175,21 @@ def _cast(
 _FAILS = (pa.ArrowInvalid, pa.ArrowNotImplementedError, DataError)
 
 
+def exact(array: pa.Array, there: pa.DataType) -> pa.Array:
+    """The same values in another type; raises `ArrowInvalid` where one would change, or a cast has several meanings."""
+    if not castable(array.type, there):
+        raise pa.ArrowInvalid(f"{array.type} is not {there}")
+    made, same = _made(array, there)
+    if pc.all(pc.fill_null(same, True)).as_py() is False:
+        raise pa.ArrowInvalid(f"a value of {array.type} is another one as {there}")
+    return made
+
+
+def castable(here: pa.DataType, there: pa.DataType) -> bool:
+    """Whether values of one type may be asked for in the other."""
+    return _castable(Column("", here), there)
+
+
 def _made(array: pa.Array, there: pa.DataType) -> tuple[pa.Array, pa.Array]:
     """The values in another type, and for each whether it is still the same; NULL where there is none."""
     here = array.type

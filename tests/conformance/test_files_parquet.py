@@ -2,16 +2,22 @@
 
 from __future__ import annotations
 
+from datetime import date, datetime
 from decimal import Decimal
+from pathlib import Path
+from uuid import UUID
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 
 from penstock.backends.files import shares
 from penstock.backends.files.texts import text_of
-from penstock.errors import PlanRefused, SourceError
+from penstock.errors import DataError, PlanRefused, SourceError
 from penstock.schema import Column
+from tests.conformance.files_harness import FilesHarness
 from tests.conformance.files_lake import RUN, Lake
+from tests.conformance.harness import DuckDBHarness, Flow
 
 STAMP = 1_700_000_000_123_456
 
@@ -110,3 +116,96 @@ def test_only_asked_columns_are_read_in_bounded_batches(lake: Lake) -> None:
     assert {tuple(batch.schema.names) for batch in batches} == {("wide",)}
     assert max(batch.nbytes for batch in batches) <= RUN.batch_bytes * 1.1
     assert max(batch.num_rows for batch in batches) <= RUN.batch_rows
+
+
+NOON = datetime(2024, 1, 1, 12, 34)
+
+
+@pytest.mark.parametrize(
+    ("array", "type_"),
+    [
+        (pa.array([NOON]), "date"),
+        (pa.array([1.239]), "decimal(10,2)"),
+        (pa.array([0.1]), "real"),
+        (pa.array([5.5]), "bigint"),
+        (pa.array([2**53 + 1]), "double"),
+        (pa.array([Decimal("12345678901234567890.12")]), "double"),
+        (pa.array(["1e400"]), "double"),
+        (pa.array(["{bad"]), "json"),
+        (pa.array(["x"]), "uuid"),
+        (pa.array([[0.1]]), "real[]"),
+        (pa.array([{"a": 2**40}]), "struct(a int)"),
+        (pa.array([[("k", 2**40)]], pa.map_(pa.string(), pa.int64())), "map(text, int)"),
+    ],
+    ids=str,
+)
+def test_parquet_a_value_that_its_declared_type_would_change_is_told(lake: Lake, array: pa.Array, type_: str) -> None:
+    lake.parquet("t.parquet", pa.table({"v": array}))
+    with pytest.raises(DataError, match=r"column v of .* holds a value that is no"):
+        lake.read("t", columns={"v": type_})
+
+
+@pytest.mark.parametrize(
+    ("array", "type_"),
+    [
+        (pa.array([NOON]), "timestamptz"),
+        (pa.array([NOON], pa.timestamp("us", "UTC")), "timestamp"),
+        (pa.array([1]), "timestamp"),
+        (pa.array([5.5]), "bool"),
+        (pa.array([b"x"]), "bigint"),
+        (pa.array([{"a": 1, "b": 2}]), "struct(a bigint)"),
+        (pa.array([{"a": 1}]), "struct(a bigint, b bigint)"),
+        (pa.array([[1]]), "bigint"),
+        (pa.array([[NOON]]), "timestamptz[]"),
+    ],
+    ids=str,
+)
+def test_parquet_a_declared_type_that_has_no_one_meaning_is_refused(lake: Lake, array: pa.Array, type_: str) -> None:
+    lake.parquet("t.parquet", pa.table({"v": array}))
+    with pytest.raises(PlanRefused, match=r"column v of .* is not read as .*, which is declared"):
+        lake.source("t", columns={"v": type_})
+
+
+@pytest.mark.parametrize(
+    ("array", "type_", "value"),
+    [
+        (pa.array([datetime(2024, 1, 1)]), "date", date(2024, 1, 1)),
+        (pa.array([1.25]), "decimal(10,2)", Decimal("1.25")),
+        (pa.array([0.5]), "real", 0.5),
+        (pa.array([7.0]), "bigint", 7),
+        (pa.array(["7"]), "bigint", 7),
+        (pa.array([b"0123456789abcdef"], pa.binary(16)), "uuid", UUID(bytes=b"0123456789abcdef")),
+        (pa.array([[1, None], None], pa.large_list(pa.int32())), "bigint[]", [1, None]),
+        (pa.array([{"b": 1, "a": None}, None]), "struct(a text, b int)", {"a": None, "b": 1}),
+        (pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32())), "map(text, bigint)", [("k", 1)]),
+        (pa.array([float("nan")], pa.float16()), "text", "nan"),
+    ],
+    ids=str,
+)
+def test_parquet_a_value_that_its_declared_type_holds_is_read(
+    lake: Lake, array: pa.Array, type_: str, value: object
+) -> None:
+    lake.parquet("t.parquet", pa.table({"v": array}))
+    rows = lake.read("t", columns={"v": type_})
+    assert [row["v"] for row in rows] == [value, None][: len(array)]
+
+
+@pytest.mark.parametrize(
+    ("sql", "array"),
+    [
+        ("timestamptz '2024-01-01 12:00:00+00'", pa.array([NOON])),
+        ("date '2024-01-01'", pa.array([NOON])),
+        ("0.5::real", pa.array([0.1])),
+        ("1::int", pa.array([2**40])),
+    ],
+    ids=["moment", "date", "real", "int"],
+)
+def test_parquet_of_others_beside_a_table_of_ours_has_its_types_or_is_told(
+    tmp_path: Path, sql: str, array: pa.Array
+) -> None:
+    flow = Flow(DuckDBHarness(tmp_path / "source.duckdb"), FilesHarness(tmp_path / "lake"), tmp_path)
+    flow.source.execute(f"create table items as select {sql} as v")
+    flow.run()
+    pq.write_table(pa.table({"v": array}), tmp_path / "lake" / "main" / "items" / "theirs.parquet")
+    with pytest.raises(SourceError, match=r"theirs\.parquet and the table's manifest have different types of column v"):
+        flow.target.query("select v from items")

@@ -149,6 +149,8 @@ def _foreign_entries(
         entries.append(Entry(file.path, None, file.mark, dialect, columns, folders, rows))
     known = tuple(table) or tuple(_unified(entries, declared))
     _require_columns(entries, known, declared, table)
+    if table and wanted_format == "parquet":
+        _require_types(entries, table)
     if not table and config.infers(place.table):
         open_ = {c.name for c in known if c.name not in declared and pa.types.is_string(c.type) and not c.logical}
         if wanted_format in ("csv", "jsonl") or any(entry.folders for entry in entries):
@@ -227,6 +229,20 @@ def _require_columns(
             why=f"{', '.join(lost)} is missing in the file" if lost else f"only the file has {', '.join(more)}",
             remedy="read the files apart, each by its name, or write them with the same columns",
         )
+
+
+def _require_types(entries: Sequence[Entry], table: Sequence[Column]) -> None:
+    """Every value of every file is one of the table: what others have put there was not cast to it."""
+    typed = {column.name: column for column in table}
+    for entry in entries:
+        for column in entry.columns:
+            there = typed[column.name]
+            if types.wider(column.type, there.type) != there.type:
+                raise SourceError(
+                    f"{entry.path} and the table's manifest have different types of column {column.name}",
+                    why=f"{column.describe()} and {there.describe()}",
+                    remedy="read the files apart, each by its name, or write them with the table's types",
+                )
 
 
 def _inferred(

@@ -46,8 +46,14 @@ def columns_of(path: Path, declared: Mapping[str, Column]) -> list[Column]:
         )
     columns = []
     for field in schema:
-        column = types.canonical(field.name, field.type, nullable=field.nullable)
-        column = declared.get(field.name, column)
+        column = declared.get(field.name)
+        if column is not None and not types.readable(field.type, column.type):
+            raise PlanRefused(
+                f"column {field.name} of {path} is not read as {column.describe()}, which is declared",
+                why=f"it is {field.type}, and a cast has no one meaning",
+                remedy=f'declare what it is, or "text": columns = {{ "{field.name}" = "text" }}',
+            )
+        column = column or types.canonical(field.name, field.type, nullable=field.nullable)
         if column is None:
             raise PlanRefused(
                 f"column {field.name} of {path} has a type that no target takes",
@@ -124,7 +130,7 @@ def copy_parts(parts: Sequence[Path], path: Path, columns: Sequence[Column], dia
         for part in parts:
             with opened(part) as file:
                 for batch in file.iter_batches(use_threads=False):
-                    arrays = [types.convert(batch.column(column.name), column.type) for column in columns]
+                    arrays = [types.convert(batch.column(column.name), column.type, own=True) for column in columns]
                     names = [column.name for column in columns]
                     writer.write(pa.RecordBatch.from_arrays(arrays, names=names))
         writer.close()

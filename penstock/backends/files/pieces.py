@@ -130,7 +130,7 @@ def _value(
     entry = piece.entry
     try:
         if entry.dialect.format == "parquet":
-            return types.convert(array, wanted.type)
+            return types.convert(array, wanted.type, own=entry.own)
         if pa.types.is_string(wanted.type):
             return unquoted(array) if tokens else array
         value = (value_of_token if tokens else value_of)(array, held.type, own=entry.own)

@@ -87,11 +87,11 @@ def token_of(array: pa.Array) -> pa.Array:
         return pc.if_else(pc.is_finite(array), text, jsontext.quoted(text))
     if pa.types.is_list(type_):
         nulls = pc.is_null(array) if array.null_count else None
-        offsets, items = _parts(array)
+        offsets, items = parts(array)
         return jsontext.listed(offsets, token_of(items), nulls)
     if pa.types.is_map(type_):
         nulls = pc.is_null(array) if array.null_count else None
-        offsets, items = _parts(array)
+        offsets, items = parts(array)
         pairs = jsontext.objects(["key", "value"], [token_of(items.field(0)), token_of(items.field(1))])
         return jsontext.listed(offsets, pairs, nulls)
     if pa.types.is_struct(type_):
@@ -101,7 +101,7 @@ def token_of(array: pa.Array) -> pa.Array:
     return jsontext.quoted(text_of(array))
 
 
-def _parts(array: pa.Array) -> tuple[pa.Array, pa.Array]:
+def parts(array: pa.Array) -> tuple[pa.Array, pa.Array]:
     """Offsets from zero, and the elements that they part; a NULL list has none."""
     lengths = pc.fill_null(_lengths(array), 0).to_numpy(zero_copy_only=False)
     offsets = np.zeros(len(array) + 1, np.int32)
@@ -237,6 +237,8 @@ def value_of(text: pa.Array, type_: pa.DataType, *, own: bool = False) -> pa.Arr
         except pa.ArrowInvalid as error:
             raise Unreadable([]) from error
         return value_of_token(text, type_, own=own)
+    if own and isinstance(type_, pa.JsonType):
+        return pa.ExtensionArray.from_storage(type_, text)  # it was checked when it came here
     try:
         return _parse(text, type_)
     except (pa.ArrowInvalid, _Refused) as error:
@@ -248,7 +250,7 @@ def value_of_token(tokens: pa.Array, type_: pa.DataType, *, own: bool = False) -
     if isinstance(type_, pa.JsonType) and not own:
         return value_of(pc.if_else(pc.equal(tokens, "null"), _NULL, tokens), type_)
     if not pa.types.is_nested(type_):
-        return value_of(jsontext.unquoted(tokens), type_)
+        return value_of(jsontext.unquoted(tokens), type_, own=own)
     nulls = pc.fill_null(pc.equal(tokens, "null"), True)
     kept = pc.if_else(nulls, _NULL, tokens)
     opening = "{" if pa.types.is_struct(type_) else "["

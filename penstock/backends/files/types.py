@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from penstock.backends import arrowtypes
 from penstock.backends.base import Native, TargetColumn, Verdict
-from penstock.backends.files.texts import text_of
+from penstock.backends.files.texts import parts, text_of, value_of
 from penstock.backends.stored import stored_type
 from penstock.schema import Column, Logical
 from penstock.schema.columns import NATIVE, NUMERIC
@@ -86,8 +86,11 @@ def _nested_type(type_: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def convert(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """An array of a file in the form that is asked for; raises `ArrowInvalid` where a value would change."""
+def convert(array: pa.Array, wanted: pa.DataType, *, own: bool = False) -> pa.Array:
+    """An array of a file in the form that is asked for.
+
+    Raises `ArrowInvalid` or `Unreadable` where a value would change, or has no such form.
+    """
     if array.type == wanted:
         return array
     if isinstance(array, pa.ExtensionArray) and not isinstance(array.type, pa.UuidType | pa.JsonType):
@@ -96,14 +99,66 @@ def convert(array: pa.Array, wanted: pa.DataType) -> pa.Array:
         return convert(array.dictionary_decode(), wanted)
     if pa.types.is_run_end_encoded(array.type):
         return convert(pc.run_end_decode(array), wanted)
-    if isinstance(wanted, pa.UuidType | pa.JsonType):
-        return array.cast(wanted.storage_type).cast(wanted)
-    if pa.types.is_string(wanted) and not _is_text(array.type):
+    if pa.types.is_null(array.type):
+        return pa.nulls(len(array), wanted)
+    if _is_text(array.type):
+        text = array.cast(pa.string())
+        return text if pa.types.is_string(wanted) else value_of(text, wanted, own=own)
+    if pa.types.is_string(wanted):
         form = canonical_type(array.type)
         return text_of(array if form is None else convert(array, form))
-    if pa.types.is_nested(wanted) and not pa.types.is_nested(array.type):
-        raise pa.ArrowInvalid(f"{array.type} is not {wanted}")
-    return array.cast(wanted)
+    if pa.types.is_nested(wanted) or pa.types.is_nested(array.type):
+        return _nested(array, wanted)
+    if isinstance(wanted, pa.UuidType) and array.type == pa.binary(16):
+        return pa.ExtensionArray.from_storage(wanted, array)
+    form = _step(array.type)
+    if form is not None:
+        made = array.cast(form)
+        if pa.types.is_date64(array.type) and not made.cast(array.type).equals(array):
+            raise pa.ArrowInvalid("a date holds a time of day")
+        return convert(made, wanted)
+    return arrowtypes.exact(array, wanted)
+
+
+def _step(type_: pa.DataType) -> pa.DataType | None:
+    """The canonical type of one that is only another way to keep its values; None for canonical ones."""
+    if pa.types.is_duration(type_):
+        return pa.int64()
+    form = canonical_type(type_)
+    return None if form == type_ else form
+
+
+def _nested(array: pa.Array, wanted: pa.DataType) -> pa.Array:
+    """Lists, structs and maps, their values converted: Arrow's own cast drops members and fills in others."""
+    here = array.type
+    if canonical_type(here) == wanted:
+        # Only the way to keep it differs: another kind of list, another name of its items.
+        return array.cast(wanted)
+    nulls = pc.is_null(array) if array.null_count else None
+    if pa.types.is_struct(wanted) and pa.types.is_struct(here):
+        if {field.name for field in here} == {field.name for field in wanted}:
+            children = [convert(child, wanted.field(here[n].name).type) for n, child in enumerate(array.flatten())]
+            named = {here[n].name: child for n, child in enumerate(children)}
+            return pa.StructArray.from_arrays([named[f.name] for f in wanted], fields=list(wanted), mask=nulls)
+    elif pa.types.is_map(wanted) and pa.types.is_map(here):
+        offsets, pairs = parts(array)
+        made = pa.MapArray.from_arrays(
+            offsets, convert(pairs.field(0), wanted.key_type), convert(pairs.field(1), wanted.item_type), type=wanted
+        )
+        return made if nulls is None else pc.if_else(nulls, pa.scalar(None, wanted), made)
+    elif pa.types.is_list(wanted) and (form := canonical_type(here)) is not None and pa.types.is_list(form):
+        offsets, items = parts(array.cast(pa.list_(here.value_type)))
+        return pa.ListArray.from_arrays(offsets, convert(items, wanted.value_type), wanted, mask=nulls)
+    raise pa.ArrowInvalid(f"{here} is not {wanted}")
+
+
+def readable(here: pa.DataType, wanted: pa.DataType) -> bool:
+    """Whether values of a file's type may be asked for in another: whether each fits is seen when it is read."""
+    try:
+        convert(pa.nulls(0, here), wanted)
+    except (ValueError, pa.ArrowNotImplementedError):  # `ArrowInvalid` and `Unreadable` are such
+        return False
+    return True
 
 
 def _is_text(type_: pa.DataType) -> bool:
