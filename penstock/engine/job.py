@@ -155,20 +155,28 @@ class Job:
             status.cancel(self.spark, status.tag_of(self.run.run_id))
             self._ended.wait(POLL_SECONDS)
         folder = folder_of(self.run)
-        while busy(folder):
-            if time.monotonic() > deadline:
-                for pid in busy(folder):
-                    with suppress(ProcessLookupError, PermissionError):
-                        os.kill(pid, signal.SIGKILL)
-                deadline = time.monotonic() + 1.0
+        while busy(folder) and time.monotonic() < deadline:
             time.sleep(POLL_SECONDS / 2)
-        deadline = time.monotonic() + (JVM_SECONDS if self.in_jvm else REMOTE_SECONDS)
-        # Executors on other hosts end their own workers, and Spark tells when they have.
-        elsewhere = self.in_jvm or status.on_cluster(self.spark)
-        while elsewhere and status.is_busy(self.spark, status.tag_of(self.run.run_id)):
-            if time.monotonic() > deadline:
-                return  # what it still writes is no part of the load: it has no receipt
+        known = status.knows_tasks(self.spark)
+        # After that: what somebody still writes is no part of the load, for it has no receipt.
+        deadline = time.monotonic() + (JVM_SECONDS if self.in_jvm and known else REMOTE_SECONDS)
+        while (busy(folder) or self._busy_elsewhere(folder)) and time.monotonic() < deadline:
+            for pid in busy(folder):
+                with suppress(ProcessLookupError, PermissionError):  # another user's: its executor ends it
+                    os.kill(pid, signal.SIGKILL)
             time.sleep(POLL_SECONDS / 2)
+
+    def _busy_elsewhere(self, folder: Path) -> bool:
+        """Whether executors on other hosts still end their workers.
+
+        On Connect only the counters tell, which a killed worker leaves as they were; of writers in the
+        JVM nobody does. They are given their time.
+        """
+        if status.knows_tasks(self.spark):
+            elsewhere = self.in_jvm or status.on_cluster(self.spark)
+            return elsewhere and status.is_busy(self.spark, status.tag_of(self.run.run_id))
+        here = socket.gethostname()
+        return self.in_jvm or any(not state["done"] and state["host"] != here for state in counters(folder))
 
 
 def lost(error: BaseException) -> PenstockError:

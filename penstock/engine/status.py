@@ -7,6 +7,7 @@ there), on Connect through the session. Nothing outside this module may touch th
 from __future__ import annotations
 
 import atexit
+import copy
 import os
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from penstock.engine.reach import is_local, refusal
+from penstock.errors import SparkError
 from penstock.observe import logs
 
 if TYPE_CHECKING:
@@ -103,7 +105,11 @@ def cancel(spark: SparkSession, tag: str) -> None:
 
     classic = context(spark)
     if classic is None:
-        spark.interruptTag(tag)
+        try:
+            if _answers(spark):
+                spark.interruptTag(tag)
+        except Exception as error:  # noqa: BLE001  gRPC's, Spark's own; what ended the run is what is told
+            log.warning("jobs not cancelled", tag=tag, error=type(error).__name__)
         return
     try:
         classic.cancelJobsWithTag(tag)
@@ -135,6 +141,11 @@ def written(spark: SparkSession, tag: str) -> tuple[int, int]:
     for stage in _stages(spark, tag):
         rows, size = rows + stage.outputRecords(), size + stage.outputBytes()
     return rows, size
+
+
+def knows_tasks(spark: SparkSession) -> bool:
+    """Whether `is_busy` and `written` can tell; on Connect nobody can."""
+    return context(spark) is not None
 
 
 def is_busy(spark: SparkSession, tag: str) -> bool:
@@ -174,15 +185,18 @@ def alive(spark: SparkSession) -> bool:
     classic = context(spark)
     try:
         if classic is None:
-            host, _, port = str(spark.client._builder.endpoint).rpartition(":")
-            # Without the look at the port, the client would ask a server that is gone again and again.
-            there = not spark.client.is_closed and refusal(host.strip("[]"), int(port)) is None
-            return there and bool(spark.conf.get("spark.app.name", "?"))
+            return _answers(spark) and bool(spark.conf.get("spark.app.name", "?"))
         return not classic._jsc.sc().isStopped()
     except (Py4JError, ConnectionError, AttributeError):
         return False  # a context that was stopped has no JVM any more
     except Exception:  # noqa: BLE001  gRPC's, Spark's own: a server that was started again knows no old session
         return False
+
+
+def _answers(spark: Any) -> bool:
+    """Whether something listens where its server was. Of one that is gone, a Connect client asks for long."""
+    host, _, port = str(spark.client._builder.endpoint).rpartition(":")
+    return not spark.client.is_closed and refusal(host.strip("[]"), int(port)) is None
 
 
 def cores(spark: SparkSession) -> int:

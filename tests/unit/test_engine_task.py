@@ -6,7 +6,11 @@ import errno
 import json
 import os
 import shutil
+import signal
+import socket
 import tempfile
+import threading
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -16,7 +20,8 @@ import pytest
 from penstock.backends.base import Receipt, RunContext, Sink
 from penstock.backends.locks import cannot_write
 from penstock.engine import job, task
-from penstock.errors import DataError, LinkLost, PenstockError, from_record
+from penstock.errors import Cancelled, DataError, LinkLost, PenstockError, from_record
+from penstock.observe.process import start_of
 from penstock.schema import Column
 
 WIRE = [("b", Column("beta", pa.string())), ("a", Column("alpha", pa.int64()))]
@@ -237,3 +242,51 @@ class Nowhere:
     def addTag(self, tag: str) -> None: ...  # noqa: N802  Spark's name
 
     def removeTag(self, tag: str) -> None: ...  # noqa: N802  Spark's name
+
+    def interruptTag(self, tag: str) -> None:  # noqa: N802  Spark's name
+        raise RuntimeError("UNAVAILABLE")
+
+
+def slow(seconds: float = 60) -> list[Receipt]:
+    threading.Event().wait(seconds)
+    return []
+
+
+def test_a_server_that_cannot_be_asked_to_cancel_hides_nothing(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In the place of Ctrl-C it would be an ordinary failure, after which the next table starts."""
+    monkeypatch.setattr(job, "CANCEL_SECONDS", 0.3)
+    made = job.Job(Nowhere(), slow, run)  # type: ignore[arg-type]  # all that is asked of one
+    monkeypatch.setattr(made, "_watch", lambda _: signal.raise_signal(signal.SIGINT))
+    with pytest.raises(Cancelled):
+        made.receipts()
+    task.folder_of(run).mkdir(parents=True)
+    task.tell(run, DataError("two rows of one key", keys=("id=1",)))
+    with pytest.raises(DataError, match="two rows of one key"):
+        job.Job(Nowhere(), slow, run).receipts()  # type: ignore[arg-type]  # the same
+
+
+@pytest.mark.parametrize("host", ["here", "elsewhere"])
+def test_a_worker_that_nobody_can_end_is_not_waited_for_without_end(
+    run: RunContext, monkeypatch: pytest.MonkeyPatch, host: str
+) -> None:
+    """On Connect the counters are all that tells of other hosts: abort must not sweep while they write."""
+    monkeypatch.setattr(job, "CANCEL_SECONDS", 0.1)
+    monkeypatch.setattr(job, "REMOTE_SECONDS", 0.5)
+    monkeypatch.setattr(os, "kill", refuse)
+    state = {"pid": os.getpid(), "started": start_of(os.getpid()), "rows": 1, "bytes": 1, "done": False}
+    state["host"] = socket.gethostname() if host == "here" else "another"
+    (task.folder_of(run) / "0.0.json").write_text(json.dumps(state))
+    began = time.monotonic()
+    with pytest.raises(LinkLost):
+        job.Job(Nowhere(), refuse_link, run).receipts()  # type: ignore[arg-type]  # the same
+    assert 0.5 <= time.monotonic() - began < 5
+
+
+def refuse(*_: object) -> None:
+    raise PermissionError
+
+
+def refuse_link() -> list[Receipt]:
+    raise LinkLost("the link was lost")
