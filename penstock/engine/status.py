@@ -28,6 +28,7 @@ log = logs.Log("spark")
 
 # Of a call that a Connect server does not answer: about twenty seconds. PySpark's own fifteen are ten minutes.
 CONNECT_RETRIES = 5
+SESSION_ID = "session_id"  # of a Connect URL: every client that is made with it shares that session
 CONNECT_MODE = "SPARK_CONNECT_MODE_ENABLED"  # makes `pyspark.sql.functions` speak Connect, in the whole process
 
 
@@ -237,7 +238,9 @@ def connect(remote: str, settings: Mapping[str, str]) -> SparkSession:
     """A session of our own on a Connect server."""
     from pyspark.sql import SparkSession as Session
 
-    return _furnished(Session.builder.remote(remote).create(), _Told(settings=dict(settings)))
+    # One that the URL names might be another process's, too.
+    own = ";".join(part for part in remote.split(";") if not part.startswith(f"{SESSION_ID}="))
+    return _furnished(Session.builder.remote(own).create(), _Told(settings=dict(settings)))
 
 
 def _furnished(made: SparkSession, told: _Told) -> SparkSession:
@@ -264,7 +267,17 @@ def session_apart(spark: SparkSession) -> SparkSession:
         apart: SparkSession = spark.newSession()
         return apart
     # Through the channel's builder, not its URL: a user's own session may have been made without one.
-    made = spark.__class__.Builder().channelBuilder(spark.client._builder).create()
+    builder = copy.copy(spark.client._builder)
+    builder._params = {name: value for name, value in builder._params.items() if name != SESSION_ID}
+    made = spark.__class__.Builder().channelBuilder(builder).create()
+    if made.session_id == spark.session_id:
+        made.client.close()  # and no more: it is the user's
+        raise SparkError(
+            "the Spark Connect server gives no session besides the one there is",
+            why="its channel's builder names the session",
+            kept="nothing was touched",
+            remedy="make the session without session_id",
+        )
     return _furnished(made, _told.get(spark.session_id, _Told()))
 
 

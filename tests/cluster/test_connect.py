@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -103,6 +104,24 @@ def test_staging_that_one_worker_cannot_see_is_found_before_anything_is_written(
     assert raised.value.kept == "nothing was touched"
     assert not flow.target.has_table("items")
     assert list(cluster.hidden.iterdir()) == []
+
+
+def test_a_run_has_a_session_of_its_own_also_where_the_url_names_one(cluster: Cluster) -> None:
+    """Shared, two runs would replace each other's views, and the first to end would end the user's session."""
+    from pyspark.sql.connect.session import SparkSession
+
+    named = str(uuid.uuid4())
+    url = f"{cluster.remote}/;user_id=somebody;session_id={named}"
+    given = SparkSession.builder.remote(url).create()
+    assert given.session_id == named
+    made = [status.session_apart(given), status.session_apart(given), status.connect(url, {})]
+    assert len({named, *(one.session_id for one in made)}) == 4
+    assert {one.client._user_id for one in made} == {"somebody"}
+    for one in made:
+        status.end_apart(one)
+    assert given.range(3).count() == 3
+    given.client.release_session()
+    given.client.close()
 
 
 def test_five_seconds_after_a_cancel_nothing_of_the_run_is_left(make: Callable[[str, str], ClusterFlow]) -> None:
