@@ -197,6 +197,15 @@ class ParquetSink(FileSink):
         return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
 
+def staged_batches(file: pq.ParquetFile, names: Sequence[str] | None = None) -> Iterator[pa.RecordBatch]:
+    """What tasks have written, no more of it at once than a batch of theirs was.
+
+    Arrow fills a batch by rows alone, across row groups: of wide rows the whole file would be one.
+    """
+    for group in range(file.num_row_groups):
+        yield from file.iter_batches(row_groups=[group], columns=names, use_threads=False)
+
+
 @dataclass(frozen=True)
 class ArrowSink(FileSink):
     """For targets that keep Arrow: every type as it is."""

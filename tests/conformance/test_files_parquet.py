@@ -11,7 +11,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from penstock.backends.files import shares
+from penstock.backends.files import parquet, shares
+from penstock.backends.files.config import Dialect
 from penstock.backends.files.texts import text_of
 from penstock.errors import DataError, PlanRefused, SourceError
 from penstock.schema import Column
@@ -209,3 +210,14 @@ def test_parquet_of_others_beside_a_table_of_ours_has_its_types_or_is_told(
     pq.write_table(pa.table({"v": array}), tmp_path / "lake" / "main" / "items" / "theirs.parquet")
     with pytest.raises(SourceError, match=r"theirs\.parquet and the table's manifest have different types of column v"):
         flow.target.query("select v from items")
+
+
+def test_parts_become_one_file_a_row_group_at_a_time(tmp_path: Path) -> None:
+    """Arrow fills a batch across row groups: of wide rows a whole part was in memory."""
+    table = pa.table({"id": pa.array([1, 2], pa.int64())})
+    with pq.ParquetWriter(tmp_path / "part", table.schema) as writer:
+        for _ in range(3):
+            writer.write_table(table)
+    columns = [Column("id", pa.int64())]
+    parquet.copy_parts([tmp_path / "part"] * 2, tmp_path / "whole", columns, Dialect(format="parquet"))
+    assert [rows for rows, _ in parquet.row_groups(tmp_path / "whole")] == [2] * 6

@@ -6,11 +6,12 @@ import json
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.backends.base import Receipt
@@ -291,6 +292,30 @@ def test_6_sqlite_integers_among_reals_are_checked_again_on_the_native_path(
         here.run(target="to.main.copies", path="native")
     assert caught.value.keys == ("id=3",)
     assert not sqlite.source.has_table("copies")
+
+
+def test_wide_rows_are_loaded_a_batch_of_a_task_at_a_time(sqlite: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow fills a batch across row groups: all rows of a file were in memory at once, however wide."""
+    sqlite.sql(
+        "create table items (id integer primary key, pad text)",
+        "insert into items with recursive g(n) as (select 1 union all select n + 1 from g where n < 400)"
+        " select n, hex(zeroblob(100000)) from g",
+    )
+    sizes: list[int] = []
+    ingest = Session.ingest
+
+    def watched(session: Session, table: str, batches: pa.RecordBatchReader) -> int:
+        def looked() -> Iterator[pa.RecordBatch]:
+            for batch in batches:
+                sizes.append(batch.nbytes)
+                yield batch
+
+        return ingest(session, table, pa.RecordBatchReader.from_batches(batches.schema, looked()))
+
+    monkeypatch.setattr(Session, "ingest", watched)
+    assert sqlite.flow().run().rows == 400
+    assert len(sizes) >= 4
+    assert max(sizes) <= sqlite.run().batch_bytes
 
 
 # ---------------------------------------------------------------- tables that are there

@@ -10,6 +10,7 @@ import pyarrow.parquet as pq
 
 from penstock.backends.files import types
 from penstock.backends.files.config import PARQUET_COMPRESSION, Dialect
+from penstock.backends.staging import staged_batches
 from penstock.backends.steps import RunContext
 from penstock.backends.stored import stored_schema, to_stored
 from penstock.errors import PlanRefused, SourceError
@@ -129,7 +130,7 @@ def copy_parts(parts: Sequence[Path], path: Path, columns: Sequence[Column], dia
     try:
         for part in parts:
             with opened(part) as file:
-                for batch in file.iter_batches(use_threads=False):
+                for batch in staged_batches(file):
                     arrays = [types.convert(batch.column(column.name), column.type, own=True) for column in columns]
                     names = [column.name for column in columns]
                     writer.write(pa.RecordBatch.from_arrays(arrays, names=names))

@@ -57,13 +57,10 @@ from penstock.backends.sqlite.connect import Session, open_planning, open_target
 from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect, render
 from penstock.backends.sqlite.encode import ARROW, Unfit, stored
 from penstock.backends.sqlite.read import require_main
-from penstock.backends.staging import ParquetSink, StagingArea, sweep
+from penstock.backends.staging import ParquetSink, StagingArea, staged_batches, sweep
 from penstock.errors import NOT_COMMITTED, DataError, PenstockError, TargetError, Unsupported
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Ddl, TableName
-
-# Of a staged file, at once: a row group of it may be as large as a batch, and is read in pieces.
-LOAD_ROWS = 65_536
 
 
 class SQLiteTarget(Target):
@@ -433,7 +430,7 @@ def _staged_batches(files: Sequence[Path], schema: pa.Schema) -> Iterator[pa.Rec
     """By list, never by pattern; columns by name."""
     for path in files:
         with pq.ParquetFile(path) as file:
-            for batch in file.iter_batches(LOAD_ROWS, columns=schema.names):
+            for batch in staged_batches(file, schema.names):
                 yield batch.select(schema.names).cast(schema)
 
 
