@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 
 from penstock.backends.base import ReadRequest, Source, Split
-from penstock.backends.exchange import FOLDER
 from penstock.backends.sqlite import read
 from penstock.backends.sqlite.connect import open_target
 from penstock.errors import DataError, SourceMoved, StagingLost
@@ -41,8 +40,8 @@ def ids(made: Split) -> list[list[int]]:
 
 
 def copies(sqlite: Bench) -> list[Path]:
-    folder = sqlite.folder / ".penstock" / FOLDER
-    return list(folder.rglob("*.db")) if folder.exists() else []
+    """Wherever they are: a run and a source alone stage in different folders."""
+    return list((sqlite.folder / ".penstock").rglob("copy.db"))
 
 
 @pytest.mark.parametrize("key", ["integer primary key", "integer"])
