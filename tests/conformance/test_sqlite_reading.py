@@ -235,6 +235,15 @@ def test_files_that_are_no_databases_are_told_apart(sqlite: Bench) -> None:
     assert "is not a SQLite database" in refused(junk)
 
 
+def test_what_a_query_stumbles_over_is_not_called_damage(sqlite: Bench) -> None:
+    sqlite.sql("create table t (id integer primary key, v text)", "insert into t values (1, '{}'), (2, '{s3cret')")
+    with pytest.raises(SourceError, match="malformed JSON") as caught:
+        sqlite.rows(query="select id, json_extract(v, '$.a') as a from t")
+    assert "damaged" not in str(caught.value)
+    assert ".recover" not in caught.value.remedy
+    assert "s3cret" not in str(caught.value)
+
+
 @pytest.mark.parametrize("damage", ["truncated", "overwritten"])
 def test_a_damaged_file_is_told_and_nothing_is_loaded(sqlite: Bench, damage: str) -> None:
     sqlite.sql(

@@ -44,7 +44,7 @@ _HEAD = re.compile(r"^[A-Z_]+: (?:\[SQLite\] )?(?:Failed to [a-z ]+: )?")
 _STATEMENT = re.compile(r"\nquery(?: was)?: .*", re.DOTALL)
 _LOCKED = ("is locked", "database is busy")
 _NO_DATABASE = ("file is not a database", "file is encrypted")
-_CORRUPT = ("malformed", "disk image")
+_CORRUPT = ("disk image is malformed", "malformed database schema")  # there is malformed JSON too
 _FULL = "database or disk is full"
 _READ_ONLY = "readonly database"
 
