@@ -295,6 +295,44 @@ def test_a_table_is_made_and_evolved_by_itself(items: Flow, declare: Declare) ->
     assert items.target.leftovers() == []
 
 
+@pytest.mark.parametrize(
+    ("shape", "column", "figures"),
+    [
+        ({"mode": "scd2", "deletes": "close"}, "valid_from", (2, 2)),
+        ({"mode": "merge", "deletes": "soft"}, "_penstock_deleted_at", (0, 2)),
+    ],
+)
+def test_a_table_is_made_for_the_pipeline_that_loads_it(
+    items: Flow, declare: Declare, shape: dict[str, Any], column: str, figures: tuple[int, int]
+) -> None:
+    cls = declare(id=ps.Key[ps.Int], price=ps.Decimal[10, 2] | None)
+    options = shape | {"query": "select id as nr, 1.50 as price from items", "keys": ["nr"]}
+    options |= {"columns": {"nr": {"rename": "id"}}}
+    made = project(items, cls, options)
+    assert any(column in line for line in ps.create(cls, project=made))
+    assert ps.create(cls, project=made) == ()
+    load(items, cls, **options)
+    done = load(items, cls, **options | {"query": "select id as nr, 2.50 as price from items"})
+    assert (done.inserted, done.updated) == figures
+    rows = f"select id, cast({'valid_to' if column == 'valid_from' else column} as text) from items order by 1, 2"
+    before = items.target.query(rows)
+    grown = declare(id=ps.Key[ps.Int], price=ps.Decimal[10, 2] | None, note=ps.Text | None)
+    assert len(ps.create(grown, project=project(items, grown, options))) == 1
+    assert items.target.query(rows) == before  # none is closed or deleted
+
+
+def test_a_history_into_a_table_that_takes_one_row_of_a_key_is_refused(items: Flow, declare: Declare) -> None:
+    cls = declare(id=ps.Key[ps.Int], price=ps.Decimal[10, 2] | None)
+    ps.create(cls, project=project(items, cls, {}))
+    options: dict[str, Any] = {"mode": "scd2", "query": "select id, 1.50 as price from items", "keys": ["id"]}
+    if not inspected(items).primary_key:  # DuckDB declares none
+        load(items, cls, **options, on_drift="evolve")
+        assert load(items, cls, **options | {"query": "select id, 2 as price from items"}).inserted == 2
+        return
+    with pytest.raises(PlanRefused, match=r"has the primary key \(id\), and in a history a key has several rows"):
+        load(items, cls, **options, on_drift="evolve")
+
+
 GROWN: dict[str, Any] = {"id": ps.BigInt | None, "note": ps.Text | None, "price": ps.Decimal[10, 2] | None}
 
 
