@@ -14,6 +14,7 @@ from penstock.project.findings import nearest, reason, suggestion, unknown_key
 from penstock.project.interpolate import Place, interpolate
 from penstock.project.model import LIST_KEYS, PIPELINE_KEYS, ColumnOption, Input, Model, Pipeline, TargetName, Ttl
 from penstock.project.rules import broken
+from penstock.project.written import mistyped
 from penstock.schema.declared import DeclaredTable
 
 M = TypeVar("M", bound=Model)
@@ -50,6 +51,10 @@ def build_pipeline(
         del options[key]
         findings.append(unknown_key(key, PIPELINE_KEYS, f"pipeline {raw.name!r}", raw.place((key,))))
     invalid: set[str] = set(raw.refused)
+    for path, why in mistyped(Pipeline, raw.options):
+        findings.append(ConfigError(f"{'.'.join(path)} is wrong", why=why, place=raw.place(path)))
+        options.pop(path[0], None)
+        invalid.add(path[0])
     for key in sorted(LIST_KEYS & options.keys()):
         if isinstance(options[key], str):
             findings.append(
@@ -175,6 +180,9 @@ def build_section(
     for key in [key for key in options if key not in model.model_fields]:
         del options[key]
         findings.append(unknown_key(key, model.model_fields, f"[{subject}]", place((key,))))
+    for path, why in mistyped(model, table):
+        findings.append(ConfigError(f"{'.'.join(path)} of [{subject}] is wrong", why=why, place=place(path)))
+        options.pop(path[0], None)
     try:
         return model(**options), findings
     except ValidationError as error:

@@ -175,6 +175,7 @@ class Connections(Mapping[str, "ConnectionConfig"]):
         # could reach the wrong host, so a DSN in the environment replaces the file's definition.
         whole = uri is not None or any(option == "dsn" for _, option in variables)
         if written is not None and not whole and name not in self._sources.python:
+            raise_all(_mistyped(written, model))
             take(self._filled(written), written.place_of)
         if uri is not None:
             take(_dsn_options(uri, model), lambda _: DSN_PREFIX + _upper(name))
@@ -392,6 +393,17 @@ def _check_options(
     raise_all(
         [unknown_key(option, known, f"connection {name!r}", place(option)) for option in options if option not in known]
     )
+
+
+def _mistyped(definition: Definition, model: type[ConnectionConfig]) -> list[ConfigError]:
+    from penstock.project.written import mistyped  # it needs pydantic, which listing connections does not load
+
+    return [
+        ConfigError(
+            f"{'.'.join(path)} of connection {definition.name!r} is wrong", why=why, place=definition.place_of(path[0])
+        )
+        for path, why in mistyped(model, definition.options)
+    ]
 
 
 def _from_pydantic(name: str, error: ValidationError, place: Callable[[str], str]) -> list[ConfigError]:

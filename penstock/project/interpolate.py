@@ -18,6 +18,11 @@ _REFERENCE = re.compile(r"\$\$\{|\$\{(?P<name>[A-Za-z_][A-Za-z0-9_]*)(?::-(?P<de
 Place = Callable[[KeyPath], str]
 
 
+def has_reference(text: str) -> bool:
+    """Whether the environment has a say in the text."""
+    return any(found["name"] is not None for found in _REFERENCE.finditer(text))
+
+
 def interpolate(
     value: Any, environment: Mapping[str, str], place: Place, path: KeyPath = ()
 ) -> tuple[Any, list[ConfigError]]:

@@ -72,6 +72,8 @@ def _connection(definitions: dict[str, Any]) -> dict[str, Any]:
         schema["properties"]["type"] = {"const": name}
         schema["required"] = sorted({*schema.get("required", []), "type"})
         alternatives.append(schema)
+    # Which backend it is, the environment says: so none of its options is known.
+    alternatives.append({"type": "object", "required": ["type"], "properties": {"type": REFERENCE}})
     return {"oneOf": alternatives}
 
 
@@ -91,7 +93,7 @@ def _with_references(schema: dict[str, Any]) -> dict[str, Any]:
     for word in ("items", "additionalProperties"):
         if isinstance(made.get(word), dict):
             made[word] = _with_references(made[word])
-    if made.get("type") not in NARROW_TYPES and not NARROW_KEYS & made.keys():
+    if made == REFERENCE or (made.get("type") not in NARROW_TYPES and not NARROW_KEYS & made.keys()):
         return made
     about = {word: made.pop(word) for word in ABOUT if word in made}
     return about | {"anyOf": [made, REFERENCE]}

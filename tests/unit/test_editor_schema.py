@@ -18,6 +18,8 @@ from typing import Any
 import pytest
 
 from penstock.cli import schema
+from penstock.errors import ConfigError
+from penstock.project import load
 
 ROOT = Path(__file__).resolve().parents[2]
 BIN = Path(sys.executable).parent
@@ -41,6 +43,10 @@ type = "duckdb"
 path = "${HOME}/warehouse.duckdb"
 read_only = "${READ_ONLY:-false}"
 
+[connections.elsewhere]
+type = "${ELSEWHERE:-duckdb}"
+path = "elsewhere.duckdb"
+
 [pipelines.orders]
 source = "shop"
 table = "public.orders"
@@ -49,6 +55,7 @@ mode = "${MODE:-merge}"
 parallel = "${WORKERS:-4}"
 allow_empty = "${ALLOW:-false}"
 max_delete_ratio = "${RATIO:-0.5}"
+incremental = "id"
 lag = 10
 
 [pipelines.orders.columns]
@@ -79,6 +86,15 @@ WRONG = {
     "unknown option of a connection": (GOOD.replace("dsn =", "dns ="), 4),
     "wrong choice": (GOOD.replace('"merge"', '"mrege"'), 10),
     "text for a number": (GOOD + 'parallel = "four"\n', 11),
+    "number in quotes": (GOOD + 'parallel = "4"\n', 11),
+    "truth value in quotes": (GOOD + 'allow_empty = "true"\n', 11),
+    "port in quotes": (GOOD.replace('dsn = "postgresql://localhost/shop"', 'port = "5432"'), 4),
+    "truth value for a number": (GOOD + "parallel = true\n", 11),
+    "number in quotes, in an inner table": (
+        GOOD + 'transform = "select 1"\ninputs.x = { source = "shop", table = "a", broadcast = "true" }\n',
+        12,
+    ),
+    "number of Spark in quotes": (GOOD + '\n[spark]\nshuffle_partitions = "8"\n', 13),
     "number out of range": (GOOD + "max_delete_ratio = 1.5\n", 11),
     "number for a truth value": (GOOD + "allow_empty = 1\n", 11),
     "text for a list": (GOOD + 'keys = "id"\n', 11),
@@ -125,6 +141,24 @@ def test_a_mistake_is_shown_on_its_line(tool: str, mistake: str, tmp_path: Path)
     passed, said = lint(tool, tmp_path, schema.DIRECTIVE + text)
     assert not passed
     assert re.search(rf"penstock\.toml:{line}:", said), said
+
+
+@pytest.mark.parametrize("mistake", WRONG)
+def test_what_an_editor_shows_as_a_mistake_is_one_to_the_loader(mistake: str, tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text(schema.DIRECTIVE + GOOD)
+    load(tmp_path).check()
+    text, line = WRONG[mistake]
+    (tmp_path / "penstock.toml").write_text(schema.DIRECTIVE + text)
+    with pytest.raises(ConfigError) as caught:
+        load(tmp_path).check()
+    assert f"penstock.toml:{line}" in str(caught.value)
+
+
+def test_the_loader_fills_references_in_and_takes_them(tmp_path: Path) -> None:
+    (tmp_path / "penstock.toml").write_text(schema.DIRECTIVE + REFERENCES)
+    project = load(tmp_path)
+    project.check()
+    assert (project.pipelines["orders"].parallel, project.connections.type_of("elsewhere")) == (4, "duckdb")
 
 
 # ---------------------------------------------------------------- as an editor does it

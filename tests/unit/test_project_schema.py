@@ -7,6 +7,7 @@ import tomllib
 
 from penstock.project import json_schema
 from penstock.project.model import PIPELINE_KEYS, Pipeline, SparkConfig
+from penstock.project.schema import REFERENCE
 
 
 def test_the_schema_holds_every_key_and_no_internal_one() -> None:
@@ -20,6 +21,8 @@ def test_the_schema_holds_every_key_and_no_internal_one() -> None:
 
 def test_the_schema_knows_the_options_of_every_backend() -> None:
     alternatives = json_schema()["properties"]["connections"]["additionalProperties"]["oneOf"]
+    *alternatives, unknown = alternatives
+    assert unknown["properties"]["type"] == REFERENCE  # which one it is, the environment says
     by_type = {one["properties"]["type"]["const"]: one for one in alternatives}
     assert {"duckdb", "postgres"} <= set(by_type)
     assert by_type["duckdb"]["required"] == ["path", "type"]
