@@ -82,11 +82,12 @@ class Exchange:
             sweep(self._base)
             self._area = StagingArea.create(self._base, self._run)
         while self._pending:
-            file, schema, batches = self._pending.pop()
+            file, schema, batches = self._pending[-1]
             try:
                 write_arrow(file, schema, batches())
             except OSError as error:
                 raise cannot_write(error, file.parent) from error
+            self._pending.pop()  # only now: what failed is written again
 
     def close(self) -> None:
         """Remove what was written. Safe twice."""
