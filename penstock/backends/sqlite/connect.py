@@ -148,30 +148,21 @@ class Session(SqlSession):
 def open_source(config: SQLiteConfig) -> Session:
     """A session that cannot write."""
     _require_file(config)
-    session = _open(config, config.file, "ro", "source")
     try:
-        session.query("select count(*) from main.sqlite_schema")
-    except BaseException as error:
-        session.close()
-        if not (isinstance(error, PenstockError) and _READ_ONLY in error.why):
+        return _asked(_open(config, config.file, "ro", "source"))
+    except PenstockError as error:
+        if _READ_ONLY not in error.why:
             raise
-    else:
-        return session
     # A writer has died in its transaction: only who may write can roll it back, as SQLite does by itself.
-    return _query_only(_open(config, config.file, "rw", "source"))
+    _query_only(_open(config, config.file, "rw", "source")).close()
+    return _asked(_open(config, config.file, "ro", "source"))
 
 
 def open_target(config: SQLiteConfig, *, create: bool = False) -> Session:
     """A session that may write; with `create`, the file is made."""
     if not create:
         _require_file(config)
-    session = _open(config, config.file, "rwc" if create else "rw", "target")
-    try:
-        session.query("select count(*) from main.sqlite_schema")
-    except BaseException:
-        session.close()
-        raise
-    return session
+    return _asked(_open(config, config.file, "rwc" if create else "rw", "target"))
 
 
 def open_planning(config: SQLiteConfig) -> Session:
@@ -187,6 +178,15 @@ def open_copy(config: SQLiteConfig, path: Path) -> Session:
 def _query_only(session: Session) -> Session:
     try:
         session.execute("pragma query_only = on")
+    except BaseException:
+        session.close()
+        raise
+    return _asked(session)
+
+
+def _asked(session: Session) -> Session:
+    """The session, once it has answered: until it is asked, SQLite does not look at the file."""
+    try:
         session.query("select count(*) from main.sqlite_schema")
     except BaseException:
         session.close()

@@ -1,7 +1,8 @@
 """A copy of a whole database, for several tasks or tables: nobody changes it, so all of them read one moment.
 
 Made by SQLite itself (VACUUM INTO, inside one read transaction, while others go on writing) when rows
-are about to move, never while planning. It lies in the project's staging and goes with the source.
+are about to move: while planning, only for a function that may look at them. It lies in the project's
+staging and goes with the source.
 """
 
 from __future__ import annotations
@@ -38,6 +39,7 @@ class Copy:
         self._run = replace(run, run_id=uuid.uuid4().hex)  # a run may have several sources
         self._base = run.staging.parent / FOLDER
         self._area: StagingArea | None = None
+        self._made = False
         self.wanted = False
         self.shared = False  # by several sources, all of which read it
 
@@ -53,8 +55,8 @@ class Copy:
         return self._base / self._run.run_id / "copy.db"
 
     def make(self) -> None:
-        """Copy the file if a partition reads from the copy. Safe twice."""
-        if not self.wanted or self._area is not None:
+        """Copy the file if a partition reads from the copy. Safe twice: what was not copied whole is made again."""
+        if not self.wanted or self._made:
             return
         try:
             self._base.parent.mkdir(parents=True, exist_ok=True)
@@ -62,14 +64,20 @@ class Copy:
             raise cannot_write(error, self._base.parent) from error
         sweep(self._base)
         self._area = StagingArea.create(self._base, self._run)
-        with open_source(self._config) as session:
-            # On disk, also where the database is in memory, which is a file system of its own to SQLite.
-            session.execute(f"vacuum into {literal(f'file:{percent(str(self.file))}?vfs=unix')}")
-            # Afterwards: the count of changes only rises, so the copy too has the tables that were planned.
-            self._mark.require(self._config, session)
+        try:
+            with open_source(self._config) as session:
+                # On disk, also where the database is in memory, which is a file system of its own to SQLite.
+                session.execute(f"vacuum into {literal(f'file:{percent(str(self.file))}?vfs=unix')}")
+                # Afterwards: the count of changes only rises, so the copy too has the tables that were planned.
+                self._mark.require(self._config, session)
+        except BaseException:  # Ctrl-C too: half a copy, or one of other tables, must not be read
+            self.close()
+            raise
+        self._made = True
 
     def close(self) -> None:
         """Remove it. Safe twice."""
+        self._made = False
         if self._area is not None:
             area, self._area = self._area, None
             area.close()
