@@ -92,6 +92,7 @@ def _without_zeros(text: pa.Array) -> pa.Array:
 def decimal_text(array: pa.Array) -> pa.Array:
     """All digits before and after the point: `0.00`, `-0.000000000001`."""
     type_ = array.type
+    array = array.cast(pa.decimal128(38, type_.scale))  # whose bytes are read as a whole number: of others they are not
     whole = pa.Array.from_buffers(pa.decimal128(38, 0), len(array), array.buffers(), offset=array.offset)
     digits = whole.cast(pa.string())
     if type_.scale == 0:

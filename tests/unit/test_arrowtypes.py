@@ -47,6 +47,13 @@ def test_a_text_that_says_less_than_its_value_is_refused() -> None:
     assert (found.verdict, found.remedy) == (Verdict.REFUSED, 'columns.v = "text"')
 
 
+@pytest.mark.parametrize("type_", [pa.decimal32(9, 3), pa.decimal64(18, 3), pa.decimal128(38, 3), pa.decimal256(76, 3)])
+def test_a_decimal_of_any_width_has_one_text(type_: pa.DataType) -> None:
+    values = [Decimal("-0.001"), None, Decimal("123456.500"), Decimal(0)]
+    assert as_text(pa.array(values, type_)).to_pylist() == ["-0.001", None, "123456.500", "0.000"]
+    assert as_text(pa.array([None, *values], type_).slice(3)).to_pylist() == ["123456.500", "0.000"]
+
+
 @pytest.mark.parametrize(
     ("column", "existing", "verdict", "widen_to"),
     [
