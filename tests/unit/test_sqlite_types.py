@@ -133,6 +133,7 @@ def test_what_sqlite_would_change_is_found_with_its_row(value: float, why: str, 
     ("type_", "cells", "wrong"),
     [
         (pa.bool_(), [0, 2, None], 2),
+        (pa.bool_(), [1, None, -(2**63)], -(2**63)),
         (pa.int8(), [127, 128], 128),
         (pa.float32(), [0.5, 0.1], 0.1),
         (pa.date32(), ["2024-01-01", None, "2024-02-30"], "2024-02-30"),

@@ -51,7 +51,7 @@ def _canonical(array: pa.Array, type_: pa.DataType) -> pa.Array:
     if class_of(type_) == "TEXT":
         return from_text(array, type_)
     if pa.types.is_boolean(type_):
-        if pc.any(pc.greater(pc.abs_checked(pc.subtract(pc.multiply(array, 2), 1)), 1)).as_py():
+        if not pc.all(pc.is_in(pc.drop_null(array), pa.array([0, 1], array.type)), min_count=0).as_py():
             raise pa.ArrowInvalid("a boolean is neither 0 nor 1")
         return array.cast(pa.bool_())
     if pa.types.is_float32(type_):
