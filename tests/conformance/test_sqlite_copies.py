@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from penstock.backends.base import ReadRequest, Source, Split
+from penstock.backends.exchange import Exchange
 from penstock.backends.sqlite import read
 from penstock.backends.sqlite.connect import open_target
 from penstock.errors import DataError, SourceMoved, StagingLost
@@ -140,6 +141,22 @@ def test_1_sqlite_what_a_dead_writer_has_left_is_rolled_back_and_copied(sqlite: 
         parts = [batch for part in made.partitions for batch in part.read()]
     assert sum(sum(batch.column("v").to_pylist()) for batch in parts) == 0
     assert sum(batch.num_rows for batch in parts) == 3000
+
+
+def test_1_sqlite_the_copy_goes_whatever_becomes_of_the_rest(sqlite: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is as large as the database."""
+    sqlite.sql("create table t (id integer primary key, v text)", f"insert into t {NUMBERS} select n, 'x' from g")
+    source = sqlite.open()
+    split(source)
+    source.hand_out()
+
+    def fails(_: Exchange) -> None:
+        raise OSError("no such luck")
+
+    monkeypatch.setattr(Exchange, "close", fails)
+    with pytest.raises(OSError, match="no such luck"):
+        source.close()
+    assert copies(sqlite) == []
 
 
 def test_1_sqlite_a_worker_without_the_copy_reads_nothing(sqlite: Bench) -> None:

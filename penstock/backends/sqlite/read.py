@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -537,11 +538,10 @@ class SQLiteSource(Source):
         return (Shared.file(self._config.file),)
 
     def close(self) -> None:
-        try:
-            self._exchange.close()
-            self._copy.close()
-        finally:
-            self._session.close()
+        with ExitStack() as stack:  # from the last to the first, each whatever becomes of the others
+            stack.callback(self._session.close)
+            stack.callback(self._copy.close)
+            stack.callback(self._exchange.close)
 
 
 def _counted(name: str, kind: str) -> str:
