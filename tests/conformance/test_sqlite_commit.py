@@ -244,6 +244,10 @@ def test_1_sqlite_one_file_as_source_and_target_lets_go_before_the_commit(sqlite
     link = sqlite.folder / "link.db"
     link.symlink_to(sqlite.source.path)
     assert BACKEND.same_database(sqlite.config(), sqlite.config(path=str(link)))[0]
+    other = sqlite.folder / "other.db"
+    other.hardlink_to(sqlite.source.path)
+    assert BACKEND.same_database(sqlite.config(), sqlite.config(path=str(other)))[0]
+    assert not BACKEND.same_database(sqlite.config(), sqlite.config(path=":memory:"))[0]
     assert not BACKEND.same_database(sqlite.config(), sqlite.config(path=str(sqlite.target.path)))[0]
 
 

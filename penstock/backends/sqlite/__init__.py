@@ -52,9 +52,15 @@ class SQLiteBackend(Backend):
 
     def same_database(self, a: ConnectionConfig, b: ConnectionConfig) -> tuple[bool, str]:
         ours, theirs = _own(a), _own(b)
-        if ours.label != theirs.label:
+        if ours.label != theirs.label and not _one_file(ours, theirs):
             return False, f"{ours.label} and {theirs.label} are two databases"
         return True, "both are the same database"
+
+
+def _one_file(ours: SQLiteConfig, theirs: SQLiteConfig) -> bool:
+    """Under two names that are no links to each other: a file may have several."""
+    there = not (ours.in_memory or theirs.in_memory) and ours.file.exists() and theirs.file.exists()
+    return there and ours.file.samefile(theirs.file)
 
 
 def _rows(session: Session, name: str, kind: str) -> int | None:
