@@ -146,6 +146,13 @@ def connection(cls: C | None = None, /, *, name: str | None = None) -> C | Calla
     origin = caller(sys._getframe(1))
 
     def decorate(decorated: C) -> C:
+        if not (isinstance(decorated, type) and issubclass(decorated, ConnectionClass)):
+            called = getattr(decorated, "__name__", "shop")
+            raise ConfigError(
+                "@ps.connection is for a class of options",
+                why=f"{called!r} is no class of a backend, such as ps.Postgres",
+                remedy=f"class {called}(ps.Postgres): …",
+            )
         made = ConnectionHandle(name or decorated.__name__, origin, _options(decorated))
         decorated.__penstock_connection__ = made.name  # type: ignore[attr-defined]  # read by `name_of`
         replace_in(registered.connections, made)

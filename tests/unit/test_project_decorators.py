@@ -64,6 +64,13 @@ def _findings(root: Path) -> list[PenstockError]:
     return each(caught.value)
 
 
+@pytest.mark.parametrize("what", ["def shop(): pass", "class shop: path = 'shop.duckdb'"])
+def test_a_connection_is_a_class_of_a_backend(write: Write, what: str) -> None:
+    [finding] = _findings(write(f"import penstock as ps\n\n@ps.connection\n{what}\n"))
+    assert "@ps.connection is for a class of options" in str(finding)
+    assert "class shop(ps.Postgres)" in finding.remedy + finding.why
+
+
 def test_decorated_objects_become_a_project(write: Write) -> None:
     root = write(MODULE)
     project = load(root)
