@@ -36,36 +36,41 @@ def assert_rows(
     *,
     ordered: bool = False,
 ) -> None:
-    """Assert that a table holds exactly these rows, in any order unless `ordered`.
+    """Assert that a table holds exactly these rows, in any order unless `ordered`; values are compared by `==`.
 
-    A row is a mapping, of which only the columns that it names are compared, or a sequence of all
+    A row is a mapping, and all of them name the columns that are compared, or a sequence of all
     columns in the table's order.
     """
     named = [row for row in expected if isinstance(row, Mapping)]
     if named and len(named) < len(expected):
         raise TypeError("the expected rows are mappings or sequences, not both")
-    columns = list(dict.fromkeys(name for row in named for name in row)) if named else None
+    if any(row.keys() != named[0].keys() for row in named):
+        # What a row leaves out would have to be guessed: NULL, or anything.
+        raise TypeError("the expected rows do not all name the same columns")
+    columns = list(named[0]) if named else None
     found = [tuple(row.values()) for row in rows(connection, table, columns)]
-    if columns is not None:
-        wanted = [tuple(row.get(name) for name in columns) for row in named]
-    else:
-        wanted = [tuple(row) for row in expected]
-    if (found if ordered else _sorted(found)) != (wanted if ordered else _sorted(wanted)):
-        raise AssertionError(_difference(table, found, wanted))
+    wanted = [tuple(row[name] for name in columns or ()) for row in named] or [tuple(row) for row in expected]
+    missing, extra = _difference(found, wanted)
+    if missing or extra or (ordered and found != wanted):
+        raise AssertionError(_told(table, (len(found), len(wanted)), missing, extra))
 
 
-def _sorted(values: list[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-    return sorted(values, key=repr)
+Row = tuple[Any, ...]
 
 
-def _difference(table: str, found: list[tuple[Any, ...]], wanted: list[tuple[Any, ...]]) -> str:
+def _difference(found: list[Row], wanted: list[Row]) -> tuple[list[Row], list[Row]]:
+    """What is missing and what is too much, each row as often as it is. Equal values need not sort or hash alike."""
     missing, extra = list(wanted), []
     for row in found:
         if row in missing:
             missing.remove(row)
         else:
             extra.append(row)
-    lines = [f"{table} holds {len(found)} rows, {len(wanted)} were expected"]
+    return missing, extra
+
+
+def _told(table: str, counts: tuple[int, int], missing: list[Row], extra: list[Row]) -> str:
+    lines = [f"{table} holds {counts[0]} rows, {counts[1]} were expected"]
     lines += [f"  missing: {row!r}" for row in missing[:SHOWN]] + [f"  extra:   {row!r}" for row in extra[:SHOWN]]
     if not missing and not extra:
         lines.append("  the rows are the same, in another order")
