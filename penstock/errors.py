@@ -126,6 +126,10 @@ class ConnectionFailed(PenstockError):
     usual_remedy = "correct the connection; penstock connections test tries it"
 
 
+class NotThereYet(ConnectionFailed):
+    """A database that its first load makes, and that has had none."""
+
+
 class LinkLost(PenstockError):
     """The link broke or the server is away; another attempt may succeed."""
 

@@ -11,7 +11,7 @@ import typer
 
 from penstock.cli import context
 from penstock.cli.context import Output, OutputOption
-from penstock.errors import PenstockError
+from penstock.errors import NotThereYet, PenstockError
 
 if TYPE_CHECKING:
     from penstock.backends.base import Backend, ConnectionConfig
@@ -74,15 +74,18 @@ def list_tables(
 
     project = context.of(ctx).project()
     found: list[TableRecord] = []
+    absent: list[str] = []
     failures: list[PenstockError] = []
     for name in [connection] if connection is not None else project.connections:
         try:
             found += records(project.connection(name), pattern)
+        except NotThereYet:
+            absent.append(name)
         except PenstockError as error:
             errors.show_error(error)
             failures.append(error)
     if found or not failures:
-        view.show_list(found, output)
+        view.show_list(found, absent, output)
     if failures:
         raise typer.Exit(errors.exit_code(failures))
 

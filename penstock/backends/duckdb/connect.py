@@ -31,6 +31,7 @@ from penstock.errors import (
     ConnectionFailed,
     DataError,
     LinkLost,
+    NotThereYet,
     PenstockError,
     SourceError,
     TargetError,
@@ -164,7 +165,7 @@ def open_file(
         return _open_memory(config, threads, memory_limit, read_only=read_only)
     path = config.file
     if read_only and not path.exists():
-        raise ConnectionFailed(
+        raise NotThereYet(
             f"there is no DuckDB file {path}",
             remedy=f"check `path` of connection {config.name!r}",
         )

@@ -32,6 +32,7 @@ from penstock.errors import (
     ConnectionFailed,
     DataError,
     LinkLost,
+    NotThereYet,
     PenstockError,
     SourceError,
     TargetError,
@@ -215,7 +216,7 @@ def _require_file(config: SQLiteConfig) -> None:
     if config.in_memory:
         return
     if not config.file.exists():
-        raise ConnectionFailed(
+        raise NotThereYet(
             f"there is no SQLite file {config.file}", remedy=f"check `path` of connection {config.name!r}"
         )
     if config.file.is_dir():

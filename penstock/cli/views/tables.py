@@ -12,13 +12,20 @@ if TYPE_CHECKING:
     from penstock.cli.tables import CreatedRecord, TableDetail, TableRecord
 
 
-def show_list(records: Sequence[TableRecord], form: Output) -> None:
+def show_list(records: Sequence[TableRecord], absent: Sequence[str], form: Output) -> None:
+    """`absent` are connections whose database its first load will make: they have no tables yet."""
     if form is Output.JSON:
         out.print_json(records)
         return
-    if not records:
+    if records:
+        _show_records(records)
+    elif not absent:
         out.out().print(out.cell("no such tables", "dim"))
-        return
+    for name in absent:
+        out.out().print(out.cell(f"{name} is not there yet: the first load makes it", "dim"))
+
+
+def _show_records(records: Sequence[TableRecord]) -> None:
     made = out.table("", "connection", "table", "kind", "rows", "size", "key", right=("rows", "size"))
     for record in records:
         made.add_row(
