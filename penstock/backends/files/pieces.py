@@ -54,21 +54,21 @@ class Piece:
         self._same(path, "while it was read")
 
     def path(self) -> Path:
-        """Where the file is: its run may move it at any moment."""
+        """Where the file is: its run may move it at any moment, and another may lie at its place until then."""
         for path in (self.entry.path, self.entry.staged, self.entry.path):
-            if path is not None and path.exists():
-                self._same(path, "since the run began")
+            if path is not None and self._is_at(path):
                 return path
         raise self._moved("since the run began")
 
-    def _same(self, path: Path, when: str) -> None:
+    def _is_at(self, path: Path) -> bool:
         try:
-            mark = Mark.of(path)
-        except FileNotFoundError:
-            if self.entry.staged is not None and self.entry.path.exists():
-                return  # moved to its place: the same file
-            raise self._moved(when) from None
-        if mark != self.entry.mark:
+            return Mark.of(path) == self.entry.mark
+        except (FileNotFoundError, NotADirectoryError):
+            return False
+
+    def _same(self, path: Path, when: str) -> None:
+        # Moved to its place meanwhile, it is the same file.
+        if not self._is_at(path) and not self._is_at(self.entry.path):
             raise self._moved(when)
 
     def _moved(self, when: str) -> SourceMoved:

@@ -39,7 +39,7 @@ def _units(entry: Entry, goal: float) -> list[tuple[Piece, float]]:
     whole: list[tuple[Piece, float]] = [(Piece(entry), float(size))]
     if size <= goal or (dialect.compression and dialect.format != "parquet"):
         return whole
-    path = entry.path if entry.path.exists() else entry.staged or entry.path
+    path = Piece(entry).path()
     if dialect.format == "parquet":
         groups = parquet.row_groups(path)
         unpacked = sum(weight for _, weight in groups) or 1
