@@ -15,10 +15,19 @@ from penstock.backends.base import RunContext
 from penstock.backends.files import csv, jsonl, parquet, types
 from penstock.backends.files.config import Dialect, FilesConfig, format_of
 from penstock.backends.files.infer import inferred
-from penstock.backends.files.manifest import Chain
+from penstock.backends.files.manifest import READS, Chain
 from penstock.backends.files.pieces import Entry, Piece
-from penstock.backends.files.place import OWN_NAME, Found, Mark, Place, agreed_format, folder_values, found_files
-from penstock.errors import PlanRefused, SourceError
+from penstock.backends.files.place import (
+    OWN_NAME,
+    Found,
+    Mark,
+    Place,
+    agreed_format,
+    data_files,
+    folder_values,
+    found_files,
+)
+from penstock.errors import PenstockError, PlanRefused, SourceError, SourceMoved
 from penstock.schema import Column
 from penstock.schema.words import parse
 
@@ -31,29 +40,45 @@ class Listing:
     columns: tuple[Column, ...]
     notes: tuple[str, ...]
     chain: Chain
-    foreign: tuple[Found, ...]  # files of others that are data
 
     @staticmethod
     def of(config: FilesConfig, place: Place, run: RunContext) -> Listing:
-        chain = Chain(place) if place.kind == "pattern" else Chain.read(place)
-        own = _own_entries(chain)
-        foreign = _foreign(place, chain)
-        if chain.last is None and not foreign:
-            raise SourceError(
-                f"there is no data in {place.shown}",
-                why="no file matches" if place.kind == "pattern" else "it holds no file",
-                remedy="correct the name; names that begin with _ or . are not data",
-            )
-        others: list[Entry] = []
-        # A table's one file that others have replaced is theirs as a whole.
-        known = chain.last is not None and not (foreign and place.kind == "file")
-        columns: tuple[Column, ...] = chain.last.columns if chain.last and known else ()
-        notes: tuple[str, ...] = ()
-        if foreign:
-            others, columns, notes = _foreign_entries(config, place, foreign, columns, run)
-            foreign = [file for file in foreign if any(file.path == entry.path for entry in others)]
-        counted = f"{len(own)} files by {'manifests' if chain.last else 'no manifest'}, {len(others)} files of others"
-        return Listing((*own, *others), columns, (counted, *notes), chain, tuple(foreign))
+        """The table as it is after one load: another that comes in between begins the list anew."""
+        for _ in range(READS):
+            chain = Chain(place) if place.kind == "pattern" else Chain.read(place)
+            try:
+                listing = _listed(config, place, chain, run)
+            except PenstockError:
+                if chain.is_newest:
+                    raise
+                continue
+            if chain.is_newest:
+                return listing
+        raise SourceMoved(f"{place.shown} is loaded faster than it is listed")
+
+
+def _listed(config: FilesConfig, place: Place, chain: Chain, run: RunContext) -> Listing:
+    own = _own_entries(chain)
+    foreign, notes = _foreign(place, chain)
+    if chain.last is not None and foreign and not data_files(place, config, foreign):
+        notes += (f"{len(foreign)} files are no data and left out",)
+        foreign = []
+    others: list[Entry] = []
+    # A table's one file that others have replaced is theirs as a whole.
+    known = chain.last is not None and not (foreign and place.kind == "file")
+    columns: tuple[Column, ...] = chain.last.columns if chain.last and known else ()
+    if foreign:
+        others, columns, told = _foreign_entries(config, place, foreign, columns, run)
+        notes += told
+    if chain.last is None and not others:
+        empty = "no file matches" if place.kind == "pattern" else "it holds no file"
+        raise SourceError(
+            f"there is no data in {place.shown}",
+            why=f"its files are not {config.table(place.table).format or config.format}" if foreign else empty,
+            remedy="correct the name; names that begin with _ or . are not data",
+        )
+    counted = f"{len(own)} files by {'manifests' if chain.last else 'no manifest'}, {len(others)} files of others"
+    return Listing((*own, *others), columns, (counted, *notes), chain)
 
 
 def _own_entries(chain: Chain) -> list[Entry]:
@@ -104,26 +129,26 @@ def _mark_of(chain: Chain, final: Path, staged: Path, size: int) -> Mark:
     )
 
 
-def _foreign(place: Place, chain: Chain) -> list[Found]:
-    """The files that no load of ours has written."""
+def _foreign(place: Place, chain: Chain) -> tuple[list[Found], tuple[str, ...]]:
+    """The files that no load of ours has written, and what is to be said of the others."""
     files = found_files(place)
-    if place.kind == "pattern":
-        ours = [file for file in files if OWN_NAME.fullmatch(file.path.name)]
-        if ours:
-            raise PlanRefused(
-                f"{place.shown} matches files that Penstock has written",
-                why=f"{ours[0].name} counts only if a manifest names it",
-                remedy="name the table that they are of, not its files",
-            )
-        return files
     if place.kind == "file":
         known = [file for group in chain.groups for file in group.files]
         staged = any(chain.paths(group, file)[1].exists() for group in chain.groups for file in group.files)
         ours = [f for f in files if any((f.mark.size, f.mark.modified) == (k.size, k.modified) for k in known)]
-        return [] if staged or ours else files
-    return [
-        file for file in files if not OWN_NAME.fullmatch(file.path.name) and chain.removed.get(file.name) != file.mark
-    ]
+        return [] if staged or ours else files, ()
+    named = {file.name for group in chain.groups for file in group.files}
+    kept = [file for file in files if file.name not in named and chain.removed.get(file.name) != file.mark]
+    strays = [file for file in kept if OWN_NAME.fullmatch(file.path.name)]
+    if strays and chain.last is None:
+        copied = "was it copied without its _penstock? " if place.kind == "folder" else ""
+        raise PlanRefused(
+            f"{place.shown} holds files that Penstock has written",
+            why=f"{strays[0].name} counts only if a manifest names it",
+            remedy=f"{copied}name the table that they are of, or give them other names",
+        )
+    notes = (f"{len(strays)} files are named as Penstock's are, in no manifest, and left out",) if strays else ()
+    return [file for file in kept if not OWN_NAME.fullmatch(file.path.name)], notes
 
 
 def _foreign_entries(

@@ -207,6 +207,12 @@ class Chain:
         return _read(place)
 
     @property
+    def is_newest(self) -> bool:
+        """Whether no load was committed since this was read."""
+        found = [] if self.place.kind == "pattern" else _numbers(self.place.meta)  # a pattern has none
+        return (found[-1][0] if found else 0) == (self.last.number if self.last else 0)
+
+    @property
     def rows(self) -> int:
         return sum(file.rows for group in self.groups for file in group.files)
 
@@ -268,8 +274,11 @@ class Chain:
                     failpoint("publish.file")
         if moved:
             fsync_folder(self.place.base)
+        base = self.place.base.resolve()
         for name, mark in self.last.removes:
             path = self.place.base / name
+            if not path.parent.resolve().is_relative_to(base):
+                continue  # its folder has become a link since: what lies there is not this table's
             with suppress(FileNotFoundError):
                 if Mark.of(path) == mark:  # another file of this name is somebody's new one
                     path.unlink()

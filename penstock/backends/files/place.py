@@ -14,12 +14,13 @@ import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
+from fnmatch import fnmatchcase
 from pathlib import Path, PurePosixPath
 from typing import Literal
 from urllib.parse import quote, unquote
 
 from penstock.backends.files.config import FileFormat, FilesConfig, format_of
-from penstock.errors import PlanRefused, SourceError
+from penstock.errors import PlanRefused, SourceError, SourceMoved
 from penstock.schema import TableName
 
 META = "_penstock"
@@ -67,7 +68,7 @@ class Place:
 
     def overlaps(self, other: Place) -> bool:
         """Whether a file may belong to both."""
-        mine, theirs = self.root, other.root
+        mine, theirs = self.root.resolve(), other.root.resolve()
         return mine == theirs or mine.is_relative_to(theirs) or theirs.is_relative_to(mine)
 
 
@@ -106,12 +107,26 @@ def _below(root: Path, table: TableName) -> Place:
             )
         if any(len(step.encode()) > MAX_NAME_BYTES for step in steps.parts):
             raise PlanRefused(f"the name {part!r} is too long for a file", why=f"{MAX_NAME_BYTES} bytes at most")
-    folder = root.joinpath(*table.parts[:-1])
+    folder = _inside(root, root.joinpath(*table.parts[:-1]))
     if _GLOB.search(table.table) and not (folder / table.table).exists():
         return Place(table, folder, "pattern", table.table)
     path = folder / table.table
-    single = path.is_file() or (not path.is_dir() and format_of(path.name)[0] is not None)
-    return Place(table, path, "file" if single else "folder")
+    if path.is_file() or (not path.is_dir() and format_of(path.name)[0] is not None):
+        return Place(table, _inside(root, path.parent) / path.name, "file")
+    return Place(table, _inside(root, path), "folder")
+
+
+def _inside(root: Path, path: Path) -> Path:
+    """With links followed: a table that has two names has one lock, and one list of manifests."""
+    found = path.resolve()
+    if not found.is_relative_to(root):
+        raise PlanRefused(
+            f"{path} leads out of the connection's path",
+            why=f"it is a link to {found}",
+            kept="nothing was touched",
+            remedy="make a connection of its own for what it leads to",
+        )
+    return found
 
 
 def _file_of(place: Place) -> Place:
@@ -150,26 +165,35 @@ def found_files(place: Place) -> list[Found]:
         return [Found(place.root.name, place.root, Mark.of(place.root))] if place.root.is_file() else []
     paths = _matched(place) if place.kind == "pattern" else list(_walk(place.root))
     names = ((str(path.relative_to(place.base).as_posix()), path) for path in paths)
-    return [Found(name, path, Mark.of(path)) for name, path in sorted(names)]
+    return [Found(name, path, _marked(path)) for name, path in sorted(names)]
+
+
+def _marked(path: Path) -> Mark:
+    try:
+        return Mark.of(path)
+    except FileNotFoundError as error:
+        raise SourceMoved(f"{path} was removed while the table's files were listed") from error
 
 
 def _matched(place: Place) -> list[Path]:
-    paths = [path for path in place.root.glob(place.pattern) if path.is_file()]
-    return [path for path in paths if not any(_hidden(step) for step in path.relative_to(place.root).parts)]
+    paths = []
+    for path in place.root.glob(place.pattern):
+        steps = path.relative_to(place.root).parts
+        if any(_hidden(step) for step in steps):
+            continue
+        for folder in reversed(path.relative_to(place.root).parents):
+            _require_no_link(place.root / folder, place.root)
+        _require_no_link(path, place.root)
+        if path.is_file():
+            paths.append(path)
+    return paths
 
 
 def _walk(folder: Path) -> Iterator[Path]:
     for entry in sorted(folder.iterdir()) if folder.is_dir() else ():
         if _hidden(entry.name):
             continue
-        if entry.is_symlink() and not entry.is_file():
-            # Behind it may lie what is not this table's, and what a truncate would remove there.
-            raise PlanRefused(
-                f"{entry} is a link to {'a directory' if entry.is_dir() else 'nothing'}",
-                why="a table's files lie in its own folder",
-                kept="nothing was touched",
-                remedy="remove the link, or name what it leads to as a table of its own",
-            )
+        _require_no_link(entry, folder)
         if entry.is_dir():
             if not (entry / META).is_dir():  # a table of its own
                 yield from _walk(entry)
@@ -177,8 +201,40 @@ def _walk(folder: Path) -> Iterator[Path]:
             yield entry
 
 
+def _require_no_link(entry: Path, root: Path) -> None:
+    """Behind a link to a directory may lie what is not this table's, and what a truncate would remove there."""
+    if entry != root and entry.is_symlink() and not entry.is_file():
+        raise PlanRefused(
+            f"{entry} is a link to {'a directory' if entry.is_dir() else 'nothing'}",
+            why="a table's files lie in its own folder",
+            kept="nothing was touched",
+            remedy="remove the link, or name what it leads to as a table of its own",
+        )
+
+
+def matches(pattern: str, name: PurePosixPath) -> bool:
+    """Whether a pattern takes a name: `**` any number of folders, everything else one."""
+    return _match(tuple(pattern.split("/")), name.parts)
+
+
+def _match(pattern: tuple[str, ...], steps: tuple[str, ...]) -> bool:
+    if not pattern:
+        return not steps
+    if pattern[0] == "**":
+        return any(_match(pattern[1:], steps[count:]) for count in range(len(steps) + 1))
+    return bool(steps) and fnmatchcase(steps[0], pattern[0]) and _match(pattern[1:], steps[1:])
+
+
 def _hidden(name: str) -> bool:
     return name.startswith(("_", "."))
+
+
+def data_files(place: Place, config: FilesConfig, files: list[Found]) -> list[Found]:
+    """The files that are data: others may lie beside them in a folder, but what one file holds is its table's."""
+    wanted = config.table(place.table).format or config.format
+    if place.kind == "file":
+        return files
+    return [file for file in files if (told := format_of(file.name)[0]) is not None and wanted in (None, told)]
 
 
 def agreed_format(place: Place, config: FilesConfig, files: list[Found]) -> tuple[FileFormat, list[Found]]:

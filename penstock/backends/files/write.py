@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
 import numpy as np
 import pyarrow as pa
@@ -38,7 +38,7 @@ from penstock.backends.files.config import COMPRESSED, DEFAULT_FORMAT, Dialect, 
 from penstock.backends.files.listing import Listing
 from penstock.backends.files.manifest import Chain, DataFile, Group, Loader, Manifest, next_manifest, staging_base
 from penstock.backends.files.pieces import Piece
-from penstock.backends.files.place import META, Mark, Place, folder_name, found_files, locate
+from penstock.backends.files.place import META, Mark, Place, data_files, folder_name, found_files, locate, matches
 from penstock.backends.files.read import FilesSource
 from penstock.backends.files.texts import text_of
 from penstock.backends.guard import heed
@@ -52,6 +52,7 @@ from penstock.schema.words import spell
 # A partitioned write keeps a file open per folder; beyond this they are closed and others begun.
 OPEN_FOLDERS = 64
 TEXTS = ("csv", "jsonl")
+FOLDERS_LOOKED_AT = 4  # by value, of files that a pattern may take
 
 Writer = parquet.Writer | csv.Writer | jsonl.Writer
 
@@ -187,7 +188,7 @@ class FilesTarget(Target):
     def inspect(self, table: TableName) -> TargetTable | None:
         place = self._place(table)
         chain = Chain.read(place)
-        if chain.last is None and not found_files(place):
+        if chain.last is None and not data_files(place, self._config, found_files(place)):
             return None
         listing = Listing.of(self._config, place, self._run)
         loader = chain.loader(self._run.pipeline)
@@ -219,12 +220,19 @@ class FilesTarget(Target):
         place = self._place(table)
         read = [entry.path for entry in source.listing.entries]
         if source.place.kind == "pattern":
-            would = place.root.relative_to(source.place.root) if place.root.is_relative_to(source.place.root) else None
-            hit = would is not None and (would.match(source.place.pattern) or (would / "x").match(source.place.pattern))
-            inside = hit or any(path.is_relative_to(place.root) for path in read)
+            inside = self._would_match(place, source.place) or any(path.is_relative_to(place.root) for path in read)
         else:
             inside = place.overlaps(source.place)
         return f"{source.place.shown} is read and {place.root} is written: they are, or hold, the same files" * inside
+
+    def _would_match(self, place: Place, read: Place) -> bool:
+        """Whether a pattern takes what a load will call its files, in folders by value or not."""
+        if not place.root.is_relative_to(read.root):
+            return False
+        root = PurePosixPath(place.root.relative_to(read.root).as_posix())
+        name = f"{'0' * 32}-00000-{'0' * 8}{self._dialect(place).extension}"
+        below = [root.joinpath(*["column=value"] * depth, name) for depth in range(FOLDERS_LOOKED_AT)]
+        return any(matches(read.pattern, one) for one in (root, *(below if place.kind == "folder" else ())))
 
     def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
         return types.native(column, existing, cast)
@@ -443,7 +451,7 @@ class FilesLoad(Load):
         live = 0
         removes: tuple[tuple[str, Mark], ...] = ()
         if load.replaces:
-            listing = Listing.of(self._config, self._place, run) if chain.last or found_files(self._place) else None
+            listing = Listing.of(self._config, self._place, run) if chain.last or self._has_data() else None
             live = _count(listing, run) if listing else 0
             if load.guard is not None:
                 heed(load.guard, load.table, live, rows)
@@ -472,7 +480,7 @@ class FilesLoad(Load):
         """The table's columns after this load: what both loads call alike stays, what differs is plain."""
         new = {staged.column.name: held(staged) for staged in self._load.columns}
         before: tuple[Column, ...] = chain.last.columns if chain.last else ()
-        if chain.last is None and found_files(self._place):
+        if chain.last is None and self._has_data():
             before = Listing.of(self._config, self._place, self._plan.run).columns
         made = []
         for column in before:
@@ -486,6 +494,9 @@ class FilesLoad(Load):
         # Rows that were there before have NULL in a column that is new.
         added = new.values() if fresh else [replace(column, nullable=True) for column in new.values()]
         return (*made, *added)
+
+    def _has_data(self) -> bool:
+        return bool(data_files(self._place, self._config, found_files(self._place)))
 
     def _write(self, chain: Chain, manifest: Manifest, done: LoadResult) -> None:
         try:
