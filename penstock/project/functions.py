@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import inspect
 import re
-import typing
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date
@@ -151,7 +150,7 @@ def _word(one: UserFunction) -> str:
                 f"function {one.name!r} returns no type", why=error.why or error.what, remedy=error.remedy
             ) from error
     if not isinstance(said, str):
-        plain = _PYTHON_WORDS.get(said) if one.per_row else None
+        plain = _PYTHON_WORDS.get(said) if one.per_row and isinstance(said, type) else None
         if plain is None:
             raise ConfigError(
                 f"what function {one.name!r} returns is not said",
@@ -170,9 +169,24 @@ def _word(one: UserFunction) -> str:
 
 
 def _said(one: UserFunction) -> Any:
+    """What it returns, as the decorator or its annotation has it; None where neither does.
+
+    Only that annotation is read: those of the arguments may name what is there for a type checker only.
+    """
     if one.returns is not None:
         return one.returns
+    function = inspect.unwrap(one.function)
+    said = getattr(function, "__annotations__", {}).get("return")
+    if isinstance(said, str):
+        try:
+            said = eval(said, dict(getattr(function, "__globals__", {})))  # noqa: S307  the user's own code
+        except Exception as error:
+            raise ConfigError(
+                f"what function {one.name!r} returns is not said",
+                why=f"its annotation cannot be read: {type(error).__name__}: {error}",
+                remedy='import the name at run time, or say it: returns="text"',
+            ) from error
     try:
-        return without_none(typing.get_type_hints(one.function).get("return"))[0]
-    except Exception:  # noqa: BLE001  an annotation may raise anything; then it says nothing
-        return None
+        return without_none(said)[0]
+    except ConfigError as error:
+        raise ConfigError(f"function {one.name!r} returns no type", why="it may return several") from error

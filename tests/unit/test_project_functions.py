@@ -56,6 +56,7 @@ def findings(root: Path) -> list[PenstockError]:
         ("@ps.udaf\ndef f(a, b) -> ps.List[ps.Text]: ...", "text[]"),
         ("@ps.udf(per_row=True)\ndef f(a) -> datetime.date: ...", "date"),
         ("@ps.udf(per_row=True)\ndef f(a) -> int: ...", "bigint"),
+        ("@ps.udf\ndef f(a: only.for_a_type_checker) -> ps.Text | None: ...", "text"),
     ],
 )
 def test_what_it_returns_is_said_in_many_ways(write: Write, decorated: str, word: str) -> None:
@@ -72,6 +73,8 @@ def test_what_it_returns_is_said_in_many_ways(write: Write, decorated: str, word
         ("@ps.udf\ndef f(a): ...", "what function 'f' returns is not said"),
         ("@ps.udf\ndef f(a) -> int: ...", "what function 'f' returns is not said"),
         ("@ps.udf\ndef f(a) -> Nonsense: ...", "what function 'f' returns is not said"),
+        ("@ps.udf(per_row=True)\ndef f(a) -> [int]: ...", "what function 'f' returns is not said"),
+        ("@ps.udf\ndef f(a) -> ps.Text | ps.Int: ...", "function 'f' returns no type"),
         ("@ps.udf(per_row=True)\ndef f(a) -> datetime.datetime: ...", "what function 'f' returns is not said"),
         ("@ps.udf(returns=ps.Decimal[99, 2])\ndef f(a): ...", "function 'f' returns no type"),
         ('@ps.udf(returns="numeric")\ndef f(a): ...', "function 'f' returns 'numeric'"),
@@ -83,6 +86,13 @@ def test_mistakes_are_told_with_their_line(write: Write, decorated: str, what: s
     [found] = findings(write(decorated))
     assert found.what == what
     assert found.place == "functions.py:5"
+
+
+def test_an_annotation_that_cannot_be_read_is_told_why(write: Write) -> None:
+    [found] = findings(write("@ps.udf\ndef f(a) -> ps.Decmal[3, 2]: ..."))
+    assert found.what == "what function 'f' returns is not said"
+    assert found.why.startswith("its annotation cannot be read: AttributeError: ")
+    assert "Decmal" in found.why
 
 
 def test_a_name_is_taken_once_whatever_its_case(write: Write) -> None:
