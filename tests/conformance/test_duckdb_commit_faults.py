@@ -30,20 +30,24 @@ def files(tmp_path: Path) -> Files:
 class Faulty:
     """A connection that does something else at COMMIT, or when it is closed."""
 
-    def __init__(self, real: Any, commit: Callable[[Any], None] | None, closing: Exception | None) -> None:
-        self._real, self._commit, self._closing = real, commit, closing
+    def __init__(
+        self, real: Any, commit: Callable[[Any], None] | None, closing: Exception | None, done: list[str]
+    ) -> None:
+        self._real, self._commit, self._closing, self._done = real, commit, closing, done
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._real, name)
 
     def execute(self, sql: str, *params: Any) -> Any:
         if sql == "commit" and self._commit is not None:
+            self._done.append("commit")
             return self._commit(self._real)
         return self._real.execute(sql, *params)
 
     def close(self) -> None:
         self._real.close()
         if self._closing is not None:
+            self._done.append("close")
             raise self._closing
 
 
@@ -59,14 +63,18 @@ def begun(files: Files) -> Iterator[tuple[LoadPlan, Load, Receipt]]:
 
 def arm(
     monkeypatch: pytest.MonkeyPatch, commit: Callable[[Any], None] | None = None, closing: Exception | None = None
-) -> None:
+) -> list[str]:
+    """What was done otherwise is noted: a fault that nobody met would prove nothing."""
+    done: list[str] = []
+
     def opened(config: DuckDBConfig, *, read_only: bool, memory_limit: str | None = None) -> Session:
         session = open_file(config, read_only=read_only, memory_limit=memory_limit)
         if not read_only:
-            session.connection = Faulty(session.connection, commit, closing)
+            session.connection = Faulty(session.connection, commit, closing, done)
         return session
 
     monkeypatch.setattr(write, "open_file", opened)
+    return done
 
 
 @contextmanager
@@ -122,8 +130,9 @@ def test_a_commit_that_cannot_be_looked_up_is_neither_repeated_nor_called_failed
 
 def test_a_reader_does_not_hinder_the_look_up(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
     with begun(files) as (_, load, receipt), held(files.config("target").file, "reader") as take:
-        arm(monkeypatch, lost_to(take))
+        met = arm(monkeypatch, lost_to(take))
         assert load.commit([receipt]).rows == 2
+    assert met == ["commit"]
     assert load.result is not None
 
 
@@ -152,8 +161,9 @@ def test_an_interrupt_during_commit_is_told_what_became_of_it(files: Files, monk
 def test_a_close_that_fails_after_the_commit_leaves_the_load_done(
     files: Files, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    arm(monkeypatch, closing=FATAL)
+    met = arm(monkeypatch, closing=FATAL)
     with begun(files) as (_, load, receipt):
         assert load.commit([receipt]).rows == 2
         assert load.result is not None
+    assert met == ["close"]
     assert files.sql("target", "select count(*) from t") == [(2,)]

@@ -196,6 +196,7 @@ def test_one_moment_what_is_put_in_meanwhile_is_not_read(flow: Flow, monkeypatch
     hand_out = MemorySource.hand_out
     monkeypatch.setattr(MemorySource, "hand_out", late)
     flow.run()
+    assert store(flow.source)["main.items"].column("id").to_pylist() == [99]  # it did come meanwhile
     assert store(flow.target)["main.items"].column("id").to_pylist() == [1, 2, 3]
 
 

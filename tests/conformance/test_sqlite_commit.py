@@ -123,17 +123,19 @@ def test_3_sqlite_staging_is_counted_against_the_receipts(flow: Flow, monkeypatc
 # ---------------------------------------------------------------- a COMMIT without an answer
 
 
-def arm(monkeypatch: pytest.MonkeyPatch, commit: Callable[[Session], None]) -> None:
-    """Do something else at COMMIT."""
-    real = Session.execute
+def arm(monkeypatch: pytest.MonkeyPatch, commit: Callable[[Session], None]) -> list[str]:
+    """Do something else at COMMIT; each is noted."""
+    real, met = Session.execute, []
 
     def execute(session: Session, sql: str, params: Sequence[Any] = ()) -> int:
         if sql == "commit":
+            met.append(sql)
             commit(session)
             return 0
         return real(session, sql, params)
 
     monkeypatch.setattr(Session, "execute", execute)
+    return met
 
 
 def carried_out(session: Session) -> None:
@@ -147,8 +149,9 @@ def test_3_sqlite_a_commit_whose_answer_is_lost_is_found(flow: Flow, monkeypatch
         carried_out(session)
         raise TargetError("the answer was lost")
 
-    arm(monkeypatch, lost)
+    met = arm(monkeypatch, lost)
     assert flow.run().rows == 2
+    assert met == ["commit"]
     assert flow.target.query("select count(*) from items") == [(2,)]
     assert loads(flow) == 1
 

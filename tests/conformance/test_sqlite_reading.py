@@ -304,6 +304,7 @@ def test_1_sqlite_what_is_written_between_the_checks_and_the_rows_is_not_read(
 
     monkeypatch.setattr(SQLitePartition, "_look", looked)
     assert sqlite.rows() == [(1, 7)]
+    assert sqlite.sql("select count(*) from t") == [(2,)]  # it did come meanwhile
 
 
 @pytest.mark.parametrize("change", ["replaced", "altered", "gone"])

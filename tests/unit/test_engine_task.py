@@ -13,13 +13,15 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pyarrow as pa
 import pytest
 
 from penstock.backends.base import Receipt, RunContext, Sink
 from penstock.backends.locks import cannot_write
-from penstock.engine import job, task
+from penstock.engine import job, status, task
 from penstock.errors import Cancelled, DataError, LinkLost, PenstockError, from_record
 from penstock.observe.process import start_of
 from penstock.schema import Column
@@ -237,13 +239,18 @@ class Frame:
 
 
 class Nowhere:
-    """A Connect session as far as a job asks one for tags."""
+    """A Connect session as far as a job asks one for tags: something listens, and answers nothing."""
+
+    def __init__(self, port: int = 0) -> None:
+        self.client = SimpleNamespace(_builder=SimpleNamespace(endpoint=f"127.0.0.1:{port}"), is_closed=False)
+        self.asked: list[str] = []
 
     def addTag(self, tag: str) -> None: ...  # noqa: N802  Spark's name
 
     def removeTag(self, tag: str) -> None: ...  # noqa: N802  Spark's name
 
     def interruptTag(self, tag: str) -> None:  # noqa: N802  Spark's name
+        self.asked.append(tag)
         raise RuntimeError("UNAVAILABLE")
 
 
@@ -257,14 +264,17 @@ def test_a_server_that_cannot_be_asked_to_cancel_hides_nothing(
 ) -> None:
     """In the place of Ctrl-C it would be an ordinary failure, after which the next table starts."""
     monkeypatch.setattr(job, "CANCEL_SECONDS", 0.3)
-    made = job.Job(Nowhere(), slow, run)  # type: ignore[arg-type]  # all that is asked of one
-    monkeypatch.setattr(made, "_watch", lambda _: signal.raise_signal(signal.SIGINT))
-    with pytest.raises(Cancelled):
-        made.receipts()
-    task.folder_of(run).mkdir(parents=True)
-    task.tell(run, DataError("two rows of one key", keys=("id=1",)))
-    with pytest.raises(DataError, match="two rows of one key"):
-        job.Job(Nowhere(), slow, run).receipts()  # type: ignore[arg-type]  # the same
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        nowhere: Any = Nowhere(server.getsockname()[1])  # all that is asked of a session
+        made = job.Job(nowhere, slow, run)
+        monkeypatch.setattr(made, "_watch", lambda _: signal.raise_signal(signal.SIGINT))
+        with pytest.raises(Cancelled):
+            made.receipts()
+        assert set(nowhere.asked) == {status.tag_of(run.run_id)}
+        task.folder_of(run).mkdir(parents=True)
+        task.tell(run, DataError("two rows of one key", keys=("id=1",)))
+        with pytest.raises(DataError, match="two rows of one key"):
+            job.Job(nowhere, slow, run).receipts()
 
 
 @pytest.mark.parametrize("host", ["here", "elsewhere"])
