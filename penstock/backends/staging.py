@@ -68,6 +68,7 @@ class StagingSink(Sink):
             return done
         stem = f"t{self.table}-p{part}-{uuid.uuid4().hex}"
         made: list[Path] = []
+        receipt: Receipt | None = None
         published = False
         try:
             receipt = self._stage(part, stem, batches, made)
@@ -76,7 +77,10 @@ class StagingSink(Sink):
             winner = self._publish(receipt, stem)
             published = winner == receipt
         except OSError as error:
-            raise self._failed(error) from error
+            # The link may have been made before it: then every attempt gets this receipt, and its files count.
+            if receipt is None or self._receipt(part) != receipt:
+                raise self._failed(error) from error
+            winner, published = receipt, True
         finally:
             for path in () if published else made:
                 with suppress(OSError):  # swept with the folder; it must not hide what went wrong
@@ -251,6 +255,33 @@ def check_token(folder: Path, run_id: str) -> None:
         )
 
 
+def lost(why: str) -> StagingLost:
+    return StagingLost(
+        "what was staged is not what the tasks reported",
+        why=why,
+        kept="nothing was committed",
+        remedy="run it again; if it happens twice, look for something that cleans the staging area",
+    )
+
+
+def make_folders(folder: Path) -> None:
+    """A folder and those above it, each on the disk in its own parent: a file in it is lost with any of them."""
+    missing = []
+    while not folder.exists():
+        missing.append(folder)
+        folder = folder.parent
+    for one in reversed(missing):
+        one.mkdir(exist_ok=True)
+        sync(one.parent)
+
+
+def sync_folders(paths: Iterable[Path], base: Path) -> None:
+    """Bring the entries of all folders on the way from `base` to these files to the disk."""
+    on_the_way = {folder for path in paths for folder in path.parents if folder.is_relative_to(base)}
+    for folder in sorted(on_the_way):
+        sync(folder)
+
+
 def sync(path: Path) -> None:
     """Bring a file, or a folder's entries, to the disk."""
     descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
@@ -311,7 +342,7 @@ class StagingArea:
         """The files that the receipts name, proved to be there, whole, and of no part twice."""
         mine = sorted((receipt for receipt in receipts if receipt.table == table), key=lambda receipt: receipt.part)
         if len({receipt.part for receipt in mine}) != len(mine):
-            raise self._lost("a part has two receipts")
+            raise lost("a part has two receipts")
         return [self._proved(receipt) for receipt in mine]
 
     def _proved(self, receipt: Receipt) -> Path:
@@ -321,18 +352,10 @@ class StagingArea:
             if path.suffix == ParquetSink.suffix:  # an Arrow file's rows are counted when it is read
                 whole = whole and pq.read_metadata(path).num_rows == receipt.rows
         except (OSError, pa.ArrowInvalid) as error:
-            raise self._lost(f"the file of part {receipt.part} cannot be read") from error
+            raise lost(f"the file of part {receipt.part} cannot be read") from error
         if not whole:
-            raise self._lost(f"the file of part {receipt.part} is not what its receipt says")
+            raise lost(f"the file of part {receipt.part} is not what its receipt says")
         return path
-
-    def _lost(self, why: str) -> StagingLost:
-        return StagingLost(
-            "what was staged is not what the tasks reported",
-            why=why,
-            kept="nothing was committed",
-            remedy="run it again; if it happens twice, look for something that cleans the staging area",
-        )
 
     def _check_space(self) -> None:
         if shutil.disk_usage(self.folder).free < FREE_FLOOR:
@@ -433,11 +456,17 @@ def _remove_run(folder: Path) -> None:
     """Remove a run's folder, the token last: if we died half way, or one file stays, a sweep still knows it."""
     failed: OSError | None = None
     for entry in _entries(folder):
-        if entry.name != TOKEN and not entry.is_dir():
-            try:
+        if entry.name == TOKEN:
+            continue
+        try:
+            if entry.is_dir() and not entry.is_symlink():
+                shutil.rmtree(entry)
+            else:
                 entry.unlink(missing_ok=True)
-            except OSError as error:
-                failed = error
+        except FileNotFoundError:
+            continue  # another sweep was faster
+        except OSError as error:
+            failed = error
     if failed is not None:
         raise failed
     with suppress(FileNotFoundError):

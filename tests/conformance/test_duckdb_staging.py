@@ -252,3 +252,47 @@ def test_a_removal_that_was_killed_is_known_to_the_next_sweep(tmp_path: Path, mo
             staging.sweep(tmp_path)
     assert staging.sweep(tmp_path) == (dead.name,)
     assert everything(tmp_path) == []
+
+
+def test_a_removal_that_was_killed_among_folders_is_known_to_the_next_sweep(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    dead = tmp_path / uuid.uuid4().hex
+    (dead / "region=eu").mkdir(parents=True)
+    for name in (staging.TOKEN, "region=eu/a.parquet", "region=eu/z.parquet"):
+        (dead / name).write_text(dead.name)
+    whole = shutil.rmtree
+
+    def killed(folder: Path, **_: object) -> None:
+        """The token of a run's folder first, as a folder is listed in any order."""
+        if (folder / staging.TOKEN).exists():
+            (folder / staging.TOKEN).unlink()
+            raise KeyboardInterrupt
+        whole(folder)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging.shutil, "rmtree", killed)
+        with pytest.raises(KeyboardInterrupt):
+            staging.sweep(tmp_path)
+    assert staging.sweep(tmp_path) == (dead.name,)
+    assert everything(tmp_path) == []
+
+
+def test_a_receipt_that_stands_keeps_its_files_whatever_fails_after_it(
+    files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    area = staging.StagingArea.create(files.folder / "stage", files.run())
+    sink, whole = area.sink(0, INTS), staging.sync
+
+    def broken(path: Path) -> None:
+        if path == area.folder:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        whole(path)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(staging, "sync", broken)
+        receipt = sink.write(0, ints(1, 2, 3))
+    assert sink.write(0, ints(9)) == receipt
+    [path] = area.files(0, [receipt])
+    assert pq.read_metadata(path).num_rows == 3
+    area.close()
