@@ -345,7 +345,7 @@ def test_a_manifest_that_cannot_even_be_looked_for_keeps_what_was_staged(
 
     flow.run()
     with monkeypatch.context() as patched:
-        patched.setattr(*(("penstock.backends.files.manifest.fsync_folder",) if written else (Chain, "write")), broken)
+        patched.setattr(*(("penstock.backends.files.manifest.sync",) if written else (Chain, "write")), broken)
         patched.setattr(Chain, "committed", broken)
         with pytest.raises(TargetError, match="it is not known whether the manifest was written"):
             flow.run()

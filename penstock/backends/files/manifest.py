@@ -21,7 +21,8 @@ from pathlib import Path
 from typing import Any
 
 from penstock.backends.files.config import Dialect
-from penstock.backends.files.place import Mark, Place, fsync_folder
+from penstock.backends.files.place import Mark, Place
+from penstock.backends.staging import sync, sync_folders
 from penstock.errors import PlanStale, StateError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column
@@ -237,7 +238,7 @@ class Chain:
             failpoint("commit.loaded")
             # If we died here, no manifest names the files: the next run sweeps them.
             os.link(temporary, path)
-            fsync_folder(meta)
+            sync(meta)
         except FileExistsError as error:
             raise PlanStale(
                 "another run has loaded since this one was planned",
@@ -263,17 +264,17 @@ class Chain:
         """
         if self.last is None:
             return 0
-        moved = 0
+        moved: list[Path] = []
         for group in self.groups:
             for file in group.files if group.run == self.last.run else ():
                 final, staged = self.paths(group, file)
                 if staged.exists():
                     final.parent.mkdir(parents=True, exist_ok=True)
                     os.replace(staged, final)
-                    moved += 1
+                    moved.append(final)
                     failpoint("publish.file")
-        if moved:
-            fsync_folder(self.place.base)
+        # Before anything is removed: what was moved has its place whatever happens.
+        sync_folders(moved, self.place.base)
         base = self.place.base.resolve()
         for name, mark in self.last.removes:
             path = self.place.base / name
@@ -284,7 +285,7 @@ class Chain:
                     path.unlink()
                     _remove_empty(path.parent, self.place.base)
                     failpoint("publish.removed")
-        return moved
+        return len(moved)
 
     def forget(self) -> None:
         """Remove manifests that no reader needs: older than the last but one that lists the whole table."""

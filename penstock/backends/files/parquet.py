@@ -65,6 +65,11 @@ def columns_of(path: Path, declared: Mapping[str, Column]) -> list[Column]:
     return columns
 
 
+def rows(path: Path) -> int:
+    with opened(path) as file:
+        return int(file.metadata.num_rows)
+
+
 def row_groups(path: Path) -> list[tuple[int, int]]:
     """Rows and bytes of each row group."""
     with opened(path) as file:

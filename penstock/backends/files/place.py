@@ -10,7 +10,6 @@ Folders called `name=value` are columns. Nothing outside of the connection's pat
 
 from __future__ import annotations
 
-import os
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -281,11 +280,3 @@ def folder_name(column: str, value: str | None) -> str:
     """The folder of a value, as Hive and Spark call it."""
     text = HIVE_NULL if value is None else quote(value, safe=" !$&'()+,;@._-~")
     return f"{quote(column, safe=' _-.')}={text}"
-
-
-def fsync_folder(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

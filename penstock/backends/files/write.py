@@ -43,8 +43,8 @@ from penstock.backends.files.read import FilesSource
 from penstock.backends.files.texts import text_of
 from penstock.backends.guard import heed
 from penstock.backends.locks import FileLock, cannot_write
-from penstock.backends.staging import StagingArea, StagingSink, sweep, sync
-from penstock.errors import PenstockError, PlanStale, StagingLost, TargetError, Unsupported
+from penstock.backends.staging import StagingArea, StagingSink, lost, make_folders, sweep, sync, sync_folders
+from penstock.errors import PenstockError, PlanStale, TargetError, Unsupported
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Ddl, TableName
 from penstock.schema.words import spell
@@ -260,7 +260,7 @@ class FilesTarget(Target):
                 remedy='set format = "orc" of the connection, and of no single table',
             )
         try:
-            place.root.parent.mkdir(parents=True, exist_ok=True)
+            make_folders(place.root.parent)
         except OSError as error:
             raise cannot_write(error, place.root.parent) from error
         staging: StagingArea | None = None
@@ -271,7 +271,7 @@ class FilesTarget(Target):
             # holds rows that are committed, and the sweep would take them for leftovers.
             Chain.read(place).publish()
             sweep(staging_base(place))
-            place.meta.mkdir(parents=True, exist_ok=True)
+            make_folders(place.meta)
             staging = StagingArea.create(staging_base(place), plan.run)
             failpoint("load.staging")
         except BaseException as error:  # Ctrl-C too: nobody else frees the lock
@@ -382,6 +382,8 @@ class FilesLoad(Load):
             self._check_watermark(chain)
             files = self._staged(receipts)
             done, manifest = self._manifest(chain, files)
+            # A manifest that is on the disk names files that are found there.
+            sync_folders((self._staging.folder / file.name for file in files), self._place.meta)
             self._write(chain, manifest, done)
         except OSError as error:
             raise cannot_write(error, self._place.root.parent) from error
@@ -398,17 +400,18 @@ class FilesLoad(Load):
     def _staged(self, receipts: Sequence[Receipt]) -> list[DataFile]:
         """The files that the receipts name, proved to be there, whole, and of no part twice."""
         if len({receipt.part for receipt in receipts}) != len(receipts):
-            raise _lost("a part has two receipts")
+            raise lost("a part has two receipts")
         files = []
         for receipt in sorted(receipts, key=lambda one: one.part):
             named = [DataFile.from_record(record) for record in json.loads(receipt.ref or "[]")]
             if sum(file.rows for file in named) != receipt.rows:
-                raise _lost(f"the files of part {receipt.part} are not what its receipt says")
+                raise lost(f"the files of part {receipt.part} are not what its receipt says")
             files += named
         for file in files:
             path = self._staging.folder / file.name
             if not path.is_file() or path.stat().st_size != file.size:
-                raise _lost(f"{file.name} is not what its receipt says")
+                raise lost(f"{file.name} is not what its receipt says")
+            self._require_rows(path, file.rows)
         return [self._one_file(files)] if self._place.kind == "file" else files
 
     def _one_file(self, parts: Sequence[DataFile]) -> DataFile:
@@ -427,9 +430,15 @@ class FilesLoad(Load):
                         while data := read.read(1 << 20):
                             out.write(data)
         sync(path)
-        mark = Mark.of(path)
+        mark, rows = Mark.of(path), sum(part.rows for part in parts)
+        self._require_rows(path, rows)
         lines = all(part.lines for part in parts)
-        return DataFile(path.name, sum(part.rows for part in parts), mark.size, mark.modified, (), lines)
+        return DataFile(path.name, rows, mark.size, mark.modified, (), lines)
+
+    def _require_rows(self, path: Path, rows: int) -> None:
+        """A Parquet file tells its own rows: they are those that were counted on their way into it."""
+        if self._dialect.format == "parquet" and (found := parquet.rows(path)) != rows:
+            raise lost(f"{path.name} holds {found} rows, and {rows} were staged")
 
     def _check_watermark(self, chain: Chain) -> None:
         """With the table locked: the window must begin where the last load ended."""
@@ -574,12 +583,3 @@ def _count(listing: Listing, run: RunContext) -> int:
         else:
             total += sum(batch.num_rows for batch in Piece(entry).read([entry.columns[0].as_text()], (), run))
     return total
-
-
-def _lost(why: str) -> StagingLost:
-    return StagingLost(
-        "what was staged is not what the tasks reported",
-        why=why,
-        kept="nothing was committed",
-        remedy="run it again; if it happens twice, look for something that cleans the staging area",
-    )
