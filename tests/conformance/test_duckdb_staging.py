@@ -133,6 +133,7 @@ def test_a_lock_file_that_stays_is_no_lock(files: Files, monkeypatch: pytest.Mon
     with monkeypatch.context() as patched:
         refuse(patched, ".lock")
         load_batches(files, INTS, *ints(1))
+        assert list(files.folder.rglob("*.lock"))
         load_batches(files, INTS, *ints(2))
     load_batches(files, INTS, *ints(3))
     assert files.sql("target", "select count(*) from t") == [(3,)]

@@ -298,10 +298,11 @@ def test_trouble_while_cleaning_up_hides_nothing(flow: Flow, monkeypatch: pytest
     """In the place of Ctrl-C a lost link would be tried again, and the load that was cancelled committed."""
     from penstock.backends.memory.write import MemoryLoad
 
-    clean = getattr(MemoryLoad, part)
+    clean, met = getattr(MemoryLoad, part), []
 
     def broken(load: MemoryLoad) -> None:
         clean(load)
+        met.append(load)
         raise LinkLost("the server does not answer")
 
     for error in (KeyboardInterrupt(), DataError("two rows of one key", keys=("id=1",))):
@@ -315,6 +316,7 @@ def test_trouble_while_cleaning_up_hides_nothing(flow: Flow, monkeypatch: pytest
             with pytest.raises(type(error)) as caught:
                 flow.run()
         assert caught.value is error
+    assert len(set(map(id, met))) == 2  # of both loads, each more than once
     assert store(flow.target).get("main.items") is None
     assert [record.state for record in flow.store.runs()] == ["failed", "cancelled"]
 
