@@ -12,7 +12,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.backends.base import RunContext
-from penstock.backends.files import csv, jsonl, parquet, types
+from penstock.backends.files import csv, jsonl, orcschema, parquet, types
 from penstock.backends.files.config import Dialect, FilesConfig, format_of
 from penstock.backends.files.infer import inferred
 from penstock.backends.files.manifest import READS, Chain
@@ -165,8 +165,14 @@ def _foreign_entries(
         dialect = config.dialect(place.table, wanted_format, format_of(file.name)[1])
         if wanted_format in ("csv", "jsonl") and format_of(file.name)[1] is None:
             dialect = replace(dialect, compression="")  # the option is about what is written
-        columns = tuple(_columns_of(file, dialect, declared))
         folders = folder_values(file.name)
+        if folders and wanted_format == "orc":
+            raise PlanRefused(
+                f"{file.path} is in a folder by value",
+                why="Spark reads ORC file by file, and would leave its folder's columns empty",
+                remedy="name the folder as a table of its own",
+            )
+        columns = tuple(_columns_of(file, dialect, declared))
         clash = [name for name, _ in folders if any(column.name == name for column in columns)]
         if clash:
             raise PlanRefused(f"{file.path} has column {clash[0]} in itself and in its folder", remedy="rename one")
@@ -204,7 +210,7 @@ def _columns_of(file: Found, dialect: Dialect, declared: dict[str, Column]) -> l
     elif dialect.format == "jsonl":
         names = list(declared) or jsonl.keys(file.path, dialect)
     elif declared:
-        names = list(declared)
+        return orcschema.columns_of(file.path, declared)
     else:
         raise PlanRefused(
             f"the columns of {file.path} are not known",

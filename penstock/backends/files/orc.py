@@ -3,7 +3,7 @@
 Spark's ORC moments are not all what they were: one before 1970 with a part of a second came back a second
 later, and the days that the calendar left out in 1582 became others. So moments are written without a
 zone, in UTC, which ORC files of Spark hold as whole microseconds; dates in those days, and infinite
-ones, stop the run. Never reads or writes a file by any other means.
+ones, stop the run. Never reads or writes a row by any other means.
 """
 
 from __future__ import annotations
