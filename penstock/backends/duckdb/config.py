@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-from pathlib import Path
 from typing import ClassVar, Literal
 
 from pydantic import Field, field_validator
 
-from penstock.backends.base import ConnectionConfig
+from penstock.backends.database_file import DatabaseFile
 
 # A session sorts and hashes whole loads and queries, and spills to `temp_directory` beyond its limit.
 # DuckDB takes what it may: with a generous limit the memory of a run would grow with its rows, and
@@ -21,11 +20,8 @@ WORKER_THREADS = 1  # there are as many workers as tasks
 # Another process may hold the file for the length of a short load or a dashboard's query.
 DEFAULT_LOCK_TIMEOUT = 30.0
 
-MEMORY = ":memory:"
-INSIDE_STAGING = "penstock-staging"
 
-
-class DuckDBConfig(ConnectionConfig):
+class DuckDBConfig(DatabaseFile):
     """A DuckDB database file, or a database in the memory of the process that runs the pipelines."""
 
     path_base: ClassVar[str] = "path"
@@ -49,7 +45,7 @@ class DuckDBConfig(ConnectionConfig):
     )
     read_only: bool = Field(default=False, description="Refuse to be a target.")
 
-    model_config = ConnectionConfig.model_config | {"populate_by_name": True}
+    model_config = DatabaseFile.model_config | {"populate_by_name": True}
 
     @field_validator("path")
     @classmethod
@@ -73,46 +69,6 @@ class DuckDBConfig(ConnectionConfig):
         return tuple(f"{limit}B" for limit in limits)
 
     @property
-    def in_memory(self) -> bool:
-        return self.path.startswith(MEMORY)
-
-    @property
-    def memory_name(self) -> str:
-        """What a database in memory is called in this process: `:memory:scratch`, or after its connection."""
-        return self.path.removeprefix(MEMORY) or self.name
-
-    @property
-    def in_process(self) -> bool:
-        return self.in_memory
-
-    @property
-    def label(self) -> str:
-        """The database for people."""
-        return f"the in-memory database {self.memory_name!r}" if self.in_memory else str(self.file)
-
-    @property
     def database(self) -> str:
         """What DuckDB itself calls it."""
         return "memory" if self.in_memory else self.file.stem
-
-    @property
-    def file(self) -> Path:
-        """The database file with links followed: one file has one name, whoever opens it."""
-        return Path(self.path).expanduser().resolve()
-
-    @property
-    def lock_file(self) -> Path:
-        return self.file.with_name(self.file.name + ".penstock.lock")
-
-    @property
-    def staging_base(self) -> Path | None:
-        """The folder that holds a folder per run; None for a database in memory, which stages in the project.
-
-        It lies beside the file, not in the project: the file's disk is the one that must have
-        room for the load anyway, and every project that writes to the file finds and sweeps the
-        same leftovers. With workers on other machines, `staging` names a folder they share: ours
-        is one inside it, because the folder itself, and what else is in it, is the user's.
-        """
-        if self.staging is not None:
-            return Path(self.staging).expanduser().resolve() / INSIDE_STAGING
-        return None if self.in_memory else self.file.with_name(self.file.name + ".penstock")

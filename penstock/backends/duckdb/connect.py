@@ -17,7 +17,6 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 import duckdb
@@ -25,7 +24,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_r
 
 from penstock.backends.duckdb.config import DuckDBConfig
 from penstock.backends.duckdb.inmemory import database
-from penstock.backends.sql import SqlSession
+from penstock.backends.file_load import FileSession
 from penstock.errors import (
     NOT_COMMITTED,
     ConnectionFailed,
@@ -107,7 +106,7 @@ _registry = _Registry()
 # ---------------------------------------------------------------- sessions
 
 
-class Session(SqlSession):
+class Session(FileSession):
     """One connection to one file, or a cursor on a database in memory. Use as a context manager, or close it."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, path: Path | None, *, read_only: bool) -> None:
@@ -149,12 +148,6 @@ class Session(SqlSession):
             finally:
                 if self._path is not None:
                     _registry.leave(self._path, read_only=self._read_only)
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
 
 def open_file(

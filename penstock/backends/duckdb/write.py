@@ -1,13 +1,11 @@
 """Loading a DuckDB file: tasks stage Parquet beside it, the driver loads them in one transaction.
 
-The file is opened for writing in `commit` alone, and closed at once: nobody else can even read it
-meanwhile. Until then only the lock file says that a run is under way. A database in memory is loaded
-in the same way, by a cursor of its own; its lock is the process's, its staging the project's.
+While it is open for writing, nobody else can even read the file. A database in memory is loaded by a
+cursor of its own.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -22,51 +20,36 @@ from penstock.backends.base import (
     LoadResult,
     Native,
     Receipt,
-    RunContext,
-    Shared,
     Sink,
     TableLoad,
-    Target,
     TargetColumn,
     TargetTable,
 )
 from penstock.backends.duckdb import types
 from penstock.backends.duckdb.config import DuckDBConfig
-from penstock.backends.duckdb.connect import OutOfMemory, Session, open_file, translate
+from penstock.backends.duckdb.connect import OutOfMemory, Session, mapped, open_file
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal, render, same_name
+from penstock.backends.file_load import FileLoad, FileTarget
 from penstock.backends.locks import FileLock, ProcessLock
 from penstock.backends.sql import (
-    Counts,
     check_format,
     check_staged,
-    check_watermark,
-    ensure_catalog,
-    last_watermark,
     loaded_by,
     owners_of,
-    record_load,
-    result,
-    run_steps,
-    was_committed,
 )
-from penstock.backends.staging import StagingArea, sweep
-from penstock.errors import NOT_COMMITTED, PenstockError, PlanRefused, StagingLost, TargetError, Unsupported
+from penstock.backends.staging import StagingArea
+from penstock.errors import NOT_COMMITTED, PlanRefused, StagingLost
 from penstock.observe import logs
-from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Ddl, TableName
 from penstock.schema.names import folded
 
 log = logs.Log("duckdb")
 
 
-class DuckDBTarget(Target):
+class DuckDBTarget(FileTarget[Session, DuckDBConfig]):
     """A DuckDB file as a target. Planning opens it read-only, for one question at a time."""
 
-    def __init__(self, config: DuckDBConfig, run: RunContext) -> None:
-        self._config = config
-        self._run = run
-        self.dialect = DuckDBDialect()
-        _check_writable(config)
+    dialect = DuckDBDialect()
 
     def qualify(self, table: TableName) -> TableName:
         session = self._read()
@@ -77,7 +60,6 @@ class DuckDBTarget(Target):
             return self._as_spelled(session, table)
 
     def _as_spelled(self, session: Session, table: TableName) -> TableName:
-        """As the catalog spells it: what is remembered of a table must not depend on who names it how."""
         schema = self._schema(table)
         own = "database_name = current_database()"
         schemas = session.query(
@@ -121,65 +103,11 @@ class DuckDBTarget(Target):
     def render(self, ddl: Ddl) -> list[str]:
         return render(ddl)
 
-    def watermark(self, pipeline: str, table: TableName) -> str | None:
-        session = self._read()
-        if session is None:
-            return None
-        with session:
-            if not session.has_schema("_penstock"):
-                return None
-            check_format(session)
-            return last_watermark(session, pipeline, self._as_spelled(session, table))
+    def _asking(self) -> Session:
+        return open_file(self._config, read_only=True)
 
-    def shared(self) -> tuple[Shared, ...]:
-        return (Shared.staging(self._base(), self._config.name),)
-
-    def begin(self, plan: LoadPlan) -> Load:
-        if any(load.adopt for load in plan.tables):
-            raise Unsupported("a DuckDB load cannot adopt its staging", why="it is staged in files")
-        lock = self._lock(plan.run)
-        staging: StagingArea | None = None
-        try:
-            failpoint("load.begin")
-            base = self._base()
-            sweep(base)
-            if plan.native_query is None:
-                staging = StagingArea.create(base, plan.run)
-            failpoint("load.staging")
-        except BaseException:  # Ctrl-C too: nobody else frees the lock
-            if staging is not None:
-                staging.close()
-            lock.release()
-            raise
+    def _load(self, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None) -> Load:
         return DuckDBLoad(self._config, plan, lock, staging)
-
-    def _base(self) -> Path:
-        return self._config.staging_base or StagingArea.base_of(self._run)
-
-    def _lock(self, run: RunContext) -> FileLock | ProcessLock:
-        if self._config.in_memory:
-            return ProcessLock.acquire(self._config.label, run.run_id, run.pipeline)
-        return FileLock.acquire(self._config.lock_file, run.run_id, run.pipeline, target=str(self._config.file))
-
-    def _read(self) -> Session | None:
-        """A read-only session, None while the file does not exist."""
-        there = self._config.in_memory or self._config.file.exists()
-        return open_file(self._config, read_only=True) if there else None
-
-
-def _check_writable(config: DuckDBConfig) -> None:
-    """Say at planning what would otherwise fail after all rows have been staged."""
-    if config.read_only:
-        raise TargetError(f"connection {config.name!r} is read-only", remedy="remove read_only from it")
-    if config.in_memory:
-        return
-    folder = config.file.parent
-    if not folder.is_dir():
-        raise TargetError(f"there is no folder {folder}", remedy="create it, or set another path")
-    if not os.access(folder, os.W_OK | os.X_OK):
-        raise TargetError(f"cannot write in {folder}", why="permission denied", remedy="make it writable")
-    if config.file.exists() and not os.access(config.file, os.W_OK):
-        raise TargetError(f"cannot write {config.file}", why="permission denied", remedy="make it writable")
 
 
 # ---------------------------------------------------------------- what is there
@@ -252,21 +180,11 @@ def _collations(sql: str) -> dict[str, str]:
 # ---------------------------------------------------------------- the load
 
 
-class DuckDBLoad(Load):
-    """A load of one or more tables of a file. Holds the lock file, not the database."""
-
-    def __init__(
-        self, config: DuckDBConfig, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None
-    ) -> None:
-        self._config = config
-        self._plan = plan
-        self._lock = lock
-        self._staging = staging
+class DuckDBLoad(FileLoad[Session, DuckDBConfig]):
+    savepoints = DuckDBDialect.savepoints
 
     def sink(self, table: int) -> Sink:
-        if self._staging is None:
-            raise TargetError("a load inside one database stages nothing")
-        return self._staging.sink(table, [staged.column for staged in self._plan.tables[table].columns])
+        return self._area().sink(table, [staged.column for staged in self._plan.tables[table].columns])
 
     def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
         *limits, most = self._config.memory_limits
@@ -279,90 +197,39 @@ class DuckDBLoad(Load):
         return self._commit(receipts, most)
 
     def _commit(self, receipts: Sequence[Receipt], memory_limit: str) -> LoadResult:
-        session = open_file(self._config, read_only=False, memory_limit=memory_limit)
-        try:
-            done = self._in_transaction(session, receipts)
-            self._send_commit(session, done)
-        finally:
-            # At once: nobody can read the file while it is open.
-            _close(session)
-        self.abort()
-        return done
+        return self._committed(open_file(self._config, read_only=False, memory_limit=memory_limit), receipts)
 
-    def _in_transaction(self, session: Session, receipts: Sequence[Receipt]) -> LoadResult:
-        session.execute("begin transaction")
-        try:
-            failpoint("commit.begin")
-            ensure_catalog(session)
-            check_format(session)
-            check_watermark(session, self._plan)
-            counts, staged = Counts(), {}
-            for number, load in enumerate(self._plan.tables):
-                rows = self._make_raw(session, number, load, receipts)
-                run_steps(session, load, counts, savepoints=self._dialect.savepoints)
-                staged[number] = rows
-                _drop_relations(session)
-            record_load(session, self._plan, staged)
-            failpoint("commit.loaded")
-        except BaseException:  # Ctrl-C too: no transaction stays open
-            _roll_back(session)
-            raise
-        return result(counts, sum(staged.values()))
+    def _asking(self) -> Session:
+        # Read-only, so that other readers are not in the way; it replays DuckDB's log all the same.
+        return open_file(self._config, read_only=True)
 
-    _dialect = DuckDBDialect()
-
-    def _send_commit(self, session: Session, done: LoadResult) -> None:
-        try:
+    def _send(self, session: Session) -> None:
+        with mapped("target", "the commit was refused"):
             session.connection.execute("commit")
-            self.result = done
-        except BaseException as error:
-            # Neither an error nor Ctrl-C tells whether the log was written. Only the row that
-            # travelled in the same transaction does; to report a failure, or to try again, before
-            # looking for it could load everything twice.
-            if self.result is None and self._was_committed(session, error):
-                self.result = done
-            if not isinstance(error, duckdb.Error):
-                raise  # whoever handles it finds in `result` what has become of the load
-            if self.result is None:
-                raise translate(error, "target", "the commit was refused") from error
-        failpoint("commit.done")
 
-    def _was_committed(self, session: Session, error: BaseException) -> bool:
-        run_id = self._plan.run.run_id
+    def _shut(self, session: Session) -> None:
+        """Closing also writes DuckDB's log into the file; if that fails, the next opener replays the log.
+
+        So whether the load is done does not hang on it: before the COMMIT nothing is, after it all of it.
+        """
         try:
-            _close(session)
-            # Read-only, so that other readers are not in the way; it replays DuckDB's log all the same.
-            with open_file(self._config, read_only=True) as again:
-                return again.has_schema("_penstock") and was_committed(again, run_id)
-        except BaseException as unknown:  # noqa: BLE001  a second Ctrl-C too leaves it unknown
-            why = f"{unknown}" if isinstance(unknown, PenstockError) else type(unknown).__name__
-            raise TargetError(
-                "the answer to the commit was lost, and the file cannot be looked into",
-                why=why,
-                kept=f"it is not known whether the load was committed: run {run_id} in _penstock.loads tells",
-                remedy=f"look there before you run it again: select * from _penstock.loads in {self._config.label}",
-            ) from error
+            session.close()
+        except duckdb.Error:
+            return
 
     def _make_raw(self, session: Session, number: int, load: TableLoad, receipts: Sequence[Receipt]) -> int:
-        """Make `RAW`; the number of rows in it."""
         if self._plan.native_query is not None:
             return session.execute(f"create temp table {RAW} as {self._plan.native_query}")
-        if self._staging is None:
-            raise TargetError("the load has no staging", kept=NOT_COMMITTED)
-        files = self._staging.files(number, receipts)
+        files = self._area().files(number, receipts)
         session.execute(f"create temp view {RAW} as {_raw_sql(session, load, files)}")
         rows = session.query(f"select count(*) from {RAW}")[0][0]
         return check_staged(load, rows, [receipt for receipt in receipts if receipt.table == number])
 
-    def abort(self) -> None:
-        if self._staging is not None:
-            self._staging.close()
-
-    def close(self) -> None:
-        try:
-            self.abort()
-        finally:
-            self._lock.release()
+    def _drop_relations(self, session: Session) -> None:
+        for kind in ("view", "table"):
+            found = f"select {kind}_name from duckdb_{kind}s() where temporary and starts_with({kind}_name, ?)"
+            for (name,) in session.query(found, ("_penstock_",)):
+                session.execute(f"drop {kind} temp.{types.quote(name)}")
 
 
 def _raw_sql(session: Session, load: TableLoad, files: Sequence[Path]) -> str:
@@ -383,30 +250,3 @@ def _raw_sql(session: Session, load: TableLoad, files: Sequence[Path]) -> str:
             place=str(load.table),
         )
     return f"select {', '.join(types.quote(name) for name in planned)} from {relation}"
-
-
-def _close(session: Session) -> None:
-    """Close the file. Closing also writes DuckDB's log into it; if that fails, the next opener replays the log.
-
-    So whether the load is done does not hang on it: before the COMMIT nothing is, after it all of it.
-    """
-    try:
-        session.close()
-    except duckdb.Error:
-        return
-
-
-def _drop_relations(session: Session) -> None:
-    """Make room for the next table's relations: `RAW`, `STAGED` and whatever its mode made beside them."""
-    for kind in ("view", "table"):
-        found = f"select {kind}_name from duckdb_{kind}s() where temporary and starts_with({kind}_name, ?)"
-        for (name,) in session.query(found, ("_penstock_",)):
-            session.execute(f"drop {kind} temp.{types.quote(name)}")
-
-
-def _roll_back(session: Session) -> None:
-    """End the transaction; if that fails too, closing the connection ends it."""
-    try:
-        session.connection.execute("rollback")
-    except duckdb.Error:
-        session.close()

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 from urllib.parse import quote as percent
 
@@ -24,7 +23,8 @@ from sqlglot import TokenType
 from sqlglot.dialects.dialect import Dialect
 from sqlglot.errors import TokenError
 
-from penstock.backends.sql import Catalog, SqlSession
+from penstock.backends.file_load import FileSession
+from penstock.backends.sql import Catalog
 from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.inmemory import uri
 from penstock.errors import (
@@ -50,7 +50,7 @@ _FULL = "database or disk is full"
 _READ_ONLY = "readonly database"
 
 
-class Session(SqlSession):
+class Session(FileSession):
     """One connection to one database, in autocommit until `begin`. Use as a context manager, or close it."""
 
     catalog = Catalog(
@@ -135,12 +135,6 @@ class Session(SqlSession):
         if self._open:
             self._open = False
             self.connection.close()
-
-    def __enter__(self) -> Session:
-        return self
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
-        self.close()
 
 
 # ---------------------------------------------------------------- opening

@@ -1,15 +1,13 @@
 """Loading a SQLite file: tasks stage Parquet beside it, the driver loads them in one transaction.
 
 A task makes SQLite's own values out of the canonical ones, and finds there what SQLite cannot hold.
-The file is opened for writing in `commit` alone, and closed at once. Until then only the lock file
-says that a run is under way. Journal and `synchronous` are left as the file's owner has them.
+Journal and `synchronous` are left as the file's owner has them.
 """
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 import pyarrow as pa
@@ -23,32 +21,22 @@ from penstock.backends.base import (
     LoadResult,
     Native,
     Receipt,
-    RunContext,
-    Shared,
     Sink,
     StagedColumn,
     TableLoad,
-    Target,
     TargetColumn,
     TargetTable,
 )
+from penstock.backends.file_load import FileLoad, FileTarget
 from penstock.backends.locks import FileLock, ProcessLock
 from penstock.backends.sql import (
     KEYS_SHOWN,
-    Counts,
     check_format,
     check_staged,
-    check_watermark,
-    ensure_catalog,
-    last_watermark,
     loaded_by,
     owners_of,
     raise_findings,
-    record_load,
     remembered,
-    result,
-    run_steps,
-    was_committed,
 )
 from penstock.backends.sqlite import types
 from penstock.backends.sqlite.classes import class_check
@@ -57,20 +45,15 @@ from penstock.backends.sqlite.connect import Session, open_planning, open_target
 from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect, render
 from penstock.backends.sqlite.encode import ARROW, Unfit, stored
 from penstock.backends.sqlite.read import require_main
-from penstock.backends.staging import ParquetSink, StagingArea, staged_batches, sweep
-from penstock.errors import NOT_COMMITTED, DataError, PenstockError, TargetError, Unsupported
-from penstock.observe.failpoints import failpoint
+from penstock.backends.staging import ParquetSink, StagingArea, staged_batches
+from penstock.errors import NOT_COMMITTED, DataError, PenstockError, TargetError
 from penstock.schema import Column, Ddl, TableName
 
 
-class SQLiteTarget(Target):
+class SQLiteTarget(FileTarget[Session, SQLiteConfig]):
     """A SQLite file as a target. Planning opens it for one question at a time."""
 
-    def __init__(self, config: SQLiteConfig, run: RunContext) -> None:
-        self._config = config
-        self._run = run
-        self.dialect = SQLiteDialect()
-        _check_writable(config)
+    dialect = SQLiteDialect()
 
     def qualify(self, table: TableName) -> TableName:
         require_main(table)
@@ -78,7 +61,7 @@ class SQLiteTarget(Target):
         if session is None:
             return TableName(MAIN, table.table)
         with session:
-            return _as_spelled(session, table)
+            return self._as_spelled(session, table)
 
     def has_schema(self, schema: str) -> bool:
         return schema == MAIN
@@ -89,7 +72,7 @@ class SQLiteTarget(Target):
         if session is None:
             return None
         with session:
-            return _inspect(session, _as_spelled(session, table), self._run.pipeline)
+            return _inspect(session, self._as_spelled(session, table), self._run.pipeline)
 
     def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
         return types.native(column, existing, cast)
@@ -97,77 +80,21 @@ class SQLiteTarget(Target):
     def render(self, ddl: Ddl) -> list[str]:
         return render(ddl)
 
-    def watermark(self, pipeline: str, table: TableName) -> str | None:
-        session = self._read()
-        if session is None:
-            return None
-        with session:
-            if not session.knows("tables"):
-                return None
-            check_format(session)
-            return last_watermark(session, pipeline, _as_spelled(session, table))
+    def _as_spelled(self, session: Session, table: TableName) -> TableName:
+        rows = session.query(
+            "select name from main.sqlite_schema where type in ('table', 'view') and name = ? collate nocase",
+            (table.table,),
+        )
+        return TableName(MAIN, rows[0][0] if rows else table.table)
 
-    def shared(self) -> tuple[Shared, ...]:
-        return (Shared.staging(self._base(), self._config.name),)
+    def _asking(self) -> Session:
+        return open_planning(self._config)
 
-    def _base(self) -> Path:
-        return self._config.staging_base or StagingArea.base_of(self._run)
-
-    def begin(self, plan: LoadPlan) -> Load:
-        if any(load.adopt for load in plan.tables):
-            raise Unsupported("a SQLite load cannot adopt its staging", why="it is staged in files")
-        lock = self._lock(plan.run)
-        staging: StagingArea | None = None
-        try:
-            failpoint("load.begin")
-            base = self._base()
-            sweep(base)
-            if plan.native_query is None:
-                staging = StagingArea.create(base, plan.run)
-            failpoint("load.staging")
-        except BaseException:  # Ctrl-C too: nobody else frees the lock
-            if staging is not None:
-                staging.close()
-            lock.release()
-            raise
+    def _load(self, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None) -> Load:
         return SQLiteLoad(self._config, plan, lock, staging)
-
-    def _lock(self, run: RunContext) -> FileLock | ProcessLock:
-        if self._config.in_memory:
-            return ProcessLock.acquire(self._config.label, run.run_id, run.pipeline)
-        return FileLock.acquire(self._config.lock_file, run.run_id, run.pipeline, target=str(self._config.file))
-
-    def _read(self) -> Session | None:
-        """A session that only asks, None while the file does not exist."""
-        there = self._config.in_memory or self._config.file.exists()
-        return open_planning(self._config) if there else None
-
-
-def _check_writable(config: SQLiteConfig) -> None:
-    """Say at planning what would otherwise fail after all rows have been staged."""
-    if config.read_only:
-        raise TargetError(f"connection {config.name!r} is read-only", remedy="remove read_only from it")
-    if config.in_memory:
-        return
-    folder = config.file.parent
-    if not folder.is_dir():
-        raise TargetError(f"there is no folder {folder}", remedy="create it, or set another path")
-    if not os.access(folder, os.W_OK | os.X_OK):  # the journal lies there
-        raise TargetError(f"cannot write in {folder}", why="permission denied", remedy="make it writable")
-    if config.file.exists() and not os.access(config.file, os.W_OK):
-        raise TargetError(f"cannot write {config.file}", why="permission denied", remedy="make it writable")
 
 
 # ---------------------------------------------------------------- what is there
-
-
-def _as_spelled(session: Session, table: TableName) -> TableName:
-    """As the file spells it: what is remembered of a table must not depend on who names it how."""
-    rows = session.query(
-        "select name from main.sqlite_schema where type in ('table', 'view') and name = ? collate nocase",
-        (table.table,),
-    )
-    return TableName(MAIN, rows[0][0] if rows else table.table)
 
 
 def _inspect(session: Session, name: TableName, pipeline: str) -> TargetTable | None:
@@ -318,112 +245,47 @@ def _shown(array: pa.Array, row: int) -> str:
 # ---------------------------------------------------------------- the load
 
 
-@dataclass(slots=True)
-class SQLiteLoad(Load):
-    """A load of one or more tables of a file. Holds the lock file, not the database."""
-
-    config: SQLiteConfig = field(repr=False)
-    plan: LoadPlan
-    lock: FileLock | ProcessLock
-    staging: StagingArea | None
-    result: LoadResult | None = None
+class SQLiteLoad(FileLoad[Session, SQLiteConfig]):
+    # At once for writing: a reader that becomes a writer half way may not, if another has written.
+    begin = "begin immediate"
+    savepoints = SQLiteDialect.savepoints
 
     def sink(self, table: int) -> Sink:
-        if self.staging is None:
-            raise TargetError("a load inside one database stages nothing")
-        load = self.plan.tables[table]
+        load = self._plan.tables[table]
         wires = [Column(staged.column.name, ARROW[types.held_class(staged.native.sql)]) for staged in load.columns]
-        return SQLiteSink(self.staging.sink(table, wires), load.columns, self.plan.key_columns, str(load.table))
+        return SQLiteSink(self._area().sink(table, wires), load.columns, self._plan.key_columns, str(load.table))
 
     def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
-        session = open_target(self.config, create=True)
-        try:
-            done = self._in_transaction(session, receipts)
-            self._send_commit(session, done)
-        finally:
-            session.close()
-        self.abort()
-        return done
+        return self._committed(open_target(self._config, create=True), receipts)
 
-    def _in_transaction(self, session: Session, receipts: Sequence[Receipt]) -> LoadResult:
-        # At once for writing: a reader that becomes a writer half way may not, if another has written.
-        session.execute("begin immediate")
-        try:
-            failpoint("commit.begin")
-            # First: making our own tables counts as a change of the schema.
-            for check in self.plan.native_checks:
-                raise_findings(session, self.plan.tables[0], check)
-            ensure_catalog(session)
-            check_format(session)
-            check_watermark(session, self.plan)
-            counts, staged = Counts(), {}
-            for number, load in enumerate(self.plan.tables):
-                rows = self._make_raw(session, number, load, receipts)
-                run_steps(session, load, counts, savepoints=SQLiteDialect.savepoints)
-                staged[number] = rows
-                _drop_relations(session)
-            record_load(session, self.plan, staged)
-            _remember_metadata(session, self.plan)
-            failpoint("commit.loaded")
-        except BaseException:  # Ctrl-C too: no transaction stays open
-            _roll_back(session)
-            raise
-        return result(counts, sum(staged.values()))
-
-    def _send_commit(self, session: Session, done: LoadResult) -> None:
-        try:
-            session.execute("commit")
-            self.result = done
-        except BaseException as error:
-            # Neither an error nor Ctrl-C tells whether the journal was written. Only the row that
-            # travelled in the same transaction does; to report a failure, or to try again, before
-            # looking for it could load everything twice.
-            if self.result is None and self._was_committed(session, error):
-                self.result = done
-            if not isinstance(error, PenstockError):
-                raise  # whoever handles it finds in `result` what has become of the load
-            if self.result is None:
-                raise
-        failpoint("commit.done")
-
-    def _was_committed(self, session: Session, error: BaseException) -> bool:
-        run_id = self.plan.run.run_id
-        try:
-            session.close()  # what is not committed by now is rolled back
-            with open_planning(self.config) as again:
-                return again.knows("loads") and was_committed(again, run_id)
-        except BaseException as unknown:  # noqa: BLE001  a second Ctrl-C too leaves it unknown
-            why = f"{unknown}" if isinstance(unknown, PenstockError) else type(unknown).__name__
-            raise TargetError(
-                "the answer to the commit was lost, and the file cannot be looked into",
-                why=why,
-                kept=f"it is not known whether the load was committed: run {run_id} in _penstock_loads tells",
-                remedy=f"look there before you run it again: select * from _penstock_loads in {self.config.label}",
-            ) from error
+    def _asking(self) -> Session:
+        return open_planning(self._config)
 
     def _make_raw(self, session: Session, number: int, load: TableLoad, receipts: Sequence[Receipt]) -> int:
-        """Make `RAW`; the number of rows in it."""
-        if self.plan.native_query is not None:
-            session.execute(f"create temporary table {RAW} as {self.plan.native_query}")
-            _check_classes(session, load, self.plan.key_columns)
+        if self._plan.native_query is not None:
+            session.execute(f"create temporary table {RAW} as {self._plan.native_query}")
+            _check_classes(session, load, self._plan.key_columns)
             return int(session.query(f"select count(*) from temp.{RAW}")[0][0])
-        if self.staging is None:
-            raise TargetError("the load has no staging", kept=NOT_COMMITTED)
-        files = self.staging.files(number, receipts)
+        files = self._area().files(number, receipts)
         schema = pa.schema([(s.column.name, ARROW[types.held_class(s.native.sql)]) for s in load.columns])
         session.ingest(RAW, pa.RecordBatchReader.from_batches(schema, _staged_batches(files, schema)))
         rows = int(session.query(f"select count(*) from temp.{RAW}")[0][0])
         return check_staged(load, rows, [receipt for receipt in receipts if receipt.table == number])
 
-    def abort(self) -> None:
-        if self.staging is not None:
-            self.staging.close()
+    def _remember(self, session: Session) -> None:
+        """What the columns of the mode mean: a flag is an integer in the file, a time is text."""
+        for load in self._plan.tables:
+            for column in load.metadata:
+                session.execute(
+                    session.marks("insert or replace into _penstock.columns values (?, ?, ?, '', null)"),
+                    (str(load.table), column.name, column.type_sql),
+                )
 
-    def close(self) -> None:
-        try:
-            self.abort()
-        finally:
-            self.lock.release()
+    def _drop_relations(self, session: Session) -> None:
+        for kind in ("view", "table"):
+            found = "select name from sqlite_temp_schema where type = ? and name glob '_penstock_*'"
+            for (name,) in session.query(found, (kind,)):
+                session.execute(f"drop {kind} temp.{types.quote(name)}")
 
 
 def _staged_batches(files: Sequence[Path], schema: pa.Schema) -> Iterator[pa.RecordBatch]:
@@ -444,29 +306,3 @@ def _check_classes(session: Session, load: TableLoad, keys: Sequence[str]) -> No
     shown = SQLiteDialect().key_text(keys) if keys else "''"
     for check in class_check(tests, f"temp.{RAW}", "", shown):
         raise_findings(session, load, check)
-
-
-def _remember_metadata(session: Session, plan: LoadPlan) -> None:
-    """What the columns of the mode mean: a flag is an integer in the file, a time is text."""
-    for load in plan.tables:
-        for column in load.metadata:
-            session.execute(
-                session.marks("insert or replace into _penstock.columns values (?, ?, ?, '', null)"),
-                (str(load.table), column.name, column.type_sql),
-            )
-
-
-def _drop_relations(session: Session) -> None:
-    """Make room for the next table's relations: `RAW`, `STAGED` and whatever its mode made beside them."""
-    for kind in ("view", "table"):
-        found = "select name from sqlite_temp_schema where type = ? and name glob '_penstock_*'"
-        for (name,) in session.query(found, (kind,)):
-            session.execute(f"drop {kind} temp.{types.quote(name)}")
-
-
-def _roll_back(session: Session) -> None:
-    """End the transaction; SQLite may have done so itself, and if it fails, closing ends it."""
-    try:
-        session.execute("rollback")
-    except PenstockError:
-        session.close()
