@@ -16,7 +16,7 @@ from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
 
 UUID_TEXT = r"^[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}$"
 MIDNIGHT = "24:00:00"  # a time of day of Postgres and DuckDB that Arrow holds and does not print
-_DAY = 86_400_000_000
+_DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _HEX = np.frombuffer("".join(f"{byte:02x}" for byte in range(256)).encode(), np.uint8).reshape(256, 2)
 _DIGIT = np.zeros(256, np.uint8)
 _DIGIT[np.frombuffer(b"0123456789abcdef", np.uint8)] = np.arange(16)
@@ -43,7 +43,7 @@ def as_text(array: pa.Array, name: str = "") -> pa.Array:
     if pa.types.is_date(type_):
         return _with_infinity(array, array.cast(pa.int32()), DATE_INFINITY, array.cast(pa.string()), name)
     if pa.types.is_timestamp(type_):
-        text = _without_zeros(pc.replace_substring(array.cast(pa.string()), "Z", ""))
+        text = plain_number(pc.replace_substring(array.cast(pa.string()), "Z", ""))
         if type_.tz is not None:
             text = pc.binary_join_element_wise(text, "+00", "")
         return _with_infinity(array, array.cast(pa.int64()), TIMESTAMP_INFINITY, text, name)
@@ -72,31 +72,28 @@ def _with_infinity(array: pa.Array, numbers: pa.Array, infinity: int, text: pa.A
 
 
 def time_text(array: pa.Array) -> pa.Array:
-    last = pc.equal(array.cast(pa.int64()), _DAY * (1_000 if array.type.unit == "ns" else 1))
-    return pc.if_else(last, MIDNIGHT, _without_zeros(array.cast(pa.string())))
+    numbers = array.cast(pa.int32()).cast(pa.int64()) if pa.types.is_time32(array.type) else array.cast(pa.int64())
+    last = pc.equal(numbers, _DAY[array.type.unit])
+    return pc.if_else(last, MIDNIGHT, plain_number(array.cast(pa.string())))
 
 
 def text_time(array: pa.Array, type_: pa.DataType) -> pa.Array:
     """Times of day, which Arrow reads as a part of a moment only; midnight at the end of a day not at all."""
-    last = pc.equal(_without_zeros(array), MIDNIGHT)
+    last = pc.equal(plain_number(array), MIDNIGHT)
     moments = pc.binary_join_element_wise("1970-01-01", pc.if_else(last, "00:00:00", array), " ")
     parsed = moments.cast(pa.timestamp(type_.unit)).cast(pa.int64())
-    return pc.if_else(last, _DAY * (1_000 if type_.unit == "ns" else 1), parsed).cast(type_)
-
-
-def _without_zeros(text: pa.Array) -> pa.Array:
-    """A fraction without its last zeros, and no point without a fraction."""
-    return pc.if_else(pc.match_substring(text, "."), pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), "."), text)
+    return pc.if_else(last, _DAY[type_.unit], parsed).cast(type_)
 
 
 def decimal_text(array: pa.Array) -> pa.Array:
-    """All digits before and after the point: `0.00`, `-0.000000000001`."""
+    """All digits before and after the point: `0.00`, `-0.000000000001`. Arrow's own text of the last is -1E-12."""
     type_ = array.type
-    array = array.cast(pa.decimal128(38, type_.scale))  # whose bytes are read as a whole number: of others they are not
-    whole = pa.Array.from_buffers(pa.decimal128(38, 0), len(array), array.buffers(), offset=array.offset)
+    if type_.scale <= 0 or not (pa.types.is_decimal128(type_) or pa.types.is_decimal256(type_)):
+        return array.cast(pa.string())
+    integer = pa.decimal128(38, 0) if pa.types.is_decimal128(type_) else pa.decimal256(76, 0)
+    # The same digits as an integer.
+    whole = pa.Array.from_buffers(integer, len(array), array.buffers(), array.null_count, array.offset)
     digits = whole.cast(pa.string())
-    if type_.scale == 0:
-        return digits
     negative = pc.starts_with(digits, "-")
     digits = pc.utf8_lpad(pc.utf8_ltrim(digits, "-"), type_.scale + 1, "0")
     before = pc.utf8_slice_codeunits(digits, 0, -type_.scale)
@@ -105,8 +102,13 @@ def decimal_text(array: pa.Array) -> pa.Array:
 
 
 def plain_number(text: pa.Array) -> pa.Array:
-    """A number's text without what does not count: `1.50` and `1.5` are one number, `007` and `7` are two texts."""
-    return _without_zeros(text)
+    """A text without what does not count of a fraction: `1.50` and `1.5` are one number, `007` and `7` two texts.
+
+    `12:00:00.500000` is `12:00:00.5` too; whole seconds have no point.
+    """
+    if not len(text) or not pc.any(pc.match_substring(text, ".")).as_py():
+        return text
+    return pc.if_else(pc.match_substring(text, "."), pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), "."), text)
 
 
 # ---------------------------------------------------------------- bytes

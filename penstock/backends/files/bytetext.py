@@ -1,4 +1,4 @@
-"""Bytes as text and back, whole columns at a time: base64 for binary values, the usual form for uuids.
+"""Bytes as text and back, whole columns at a time: base64 for binary values.
 
 No value is looked at by itself: a column is one buffer and its offsets.
 """
@@ -16,12 +16,6 @@ _INVALID = 255
 _SIX_BITS = np.full(256, _INVALID, np.uint8)
 _SIX_BITS[_ALPHABET] = np.arange(64, dtype=np.uint8)
 _SIX_BITS[_PAD] = 0
-_HEX = np.frombuffer(b"0123456789abcdef", np.uint8)
-_NIBBLE = np.full(256, _INVALID, np.uint8)
-_NIBBLE[_HEX] = np.arange(16, dtype=np.uint8)
-_NIBBLE[np.frombuffer(b"ABCDEF", np.uint8)] = np.arange(10, 16, dtype=np.uint8)
-_UUID_DIGITS = np.array([place for place in range(36) if place not in (8, 13, 18, 23)])
-UUID_PATTERN = "^[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}$"
 BASE64_PATTERN = "^([A-Za-z0-9+/]{4})*([A-Za-z0-9+/]{2}==|[A-Za-z0-9+/]{3}=)?$"
 
 Bytes = npt.NDArray[np.uint8]
@@ -111,31 +105,3 @@ def bytes_of_base64(array: pa.Array) -> pa.Array:
     kept = sizes - pads
     packed = gather(out.reshape(-1), np.cumsum(sizes) - sizes, kept)
     return build(packed, kept, pa.binary(), None if array.null_count == 0 else ~valid(array))
-
-
-def uuid_text(array: pa.Array) -> pa.Array:
-    """Uuids (16 bytes each) as `xxxxxxxx-xxxx-…`; NULL stays NULL."""
-    storage = array.storage if isinstance(array, pa.ExtensionArray) else array
-    _, data = storage.buffers()
-    if len(storage) == 0:
-        return pa.array([], pa.string())
-    raw = np.frombuffer(data, np.uint8)[storage.offset * 16 : (storage.offset + len(storage)) * 16].reshape(-1, 16)
-    out = np.full((len(storage), 36), ord("-"), np.uint8)
-    out[:, _UUID_DIGITS[0::2]] = _HEX[raw >> 4]
-    out[:, _UUID_DIGITS[1::2]] = _HEX[raw & 15]
-    nulls = ~valid(storage) if storage.null_count else None
-    return build(out.reshape(-1), np.full(len(storage), 36, np.int64), pa.string(), nulls)
-
-
-def uuid_of_text(array: pa.Array) -> pa.Array:
-    """The uuids behind texts that match `UUID_PATTERN`."""
-    filled = pc.fill_null(array, "00000000-0000-0000-0000-000000000000")
-    data, starts, lengths = spans(filled)
-    chars = gather(data, starts, lengths).reshape(-1, 36)
-    high, low = _NIBBLE[chars[:, _UUID_DIGITS[0::2]]], _NIBBLE[chars[:, _UUID_DIGITS[1::2]]]
-    raw = ((high << 4) | low).astype(np.uint8)
-    bitmap = None
-    if array.null_count:
-        bitmap = pa.py_buffer(np.packbits(valid(array), bitorder="little").tobytes())
-    storage = pa.Array.from_buffers(pa.binary(16), len(array), [bitmap, pa.py_buffer(raw.tobytes())], array.null_count)
-    return pa.ExtensionArray.from_storage(pa.uuid(), storage)

@@ -16,16 +16,17 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from penstock.backends.files import jsontext
-from penstock.backends.files.bytetext import (
-    BASE64_PATTERN,
-    UUID_PATTERN,
-    Numbers,
-    base64_text,
-    bytes_of_base64,
-    uuid_of_text,
+from penstock.backends.arrowtext import (
+    UUID_TEXT,
+    decimal_text,
+    plain_number,
+    text_time,
+    text_uuid,
+    time_text,
     uuid_text,
 )
+from penstock.backends.files import jsontext
+from penstock.backends.files.bytetext import BASE64_PATTERN, Numbers, base64_text, bytes_of_base64
 from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
 
 EXACT_IN_JSON = 2**53  # readers that hold every number as a double keep integers up to here
@@ -57,13 +58,13 @@ def text_of(array: pa.Array) -> pa.Array:
     if isinstance(type_, pa.UuidType):
         return uuid_text(array)
     if pa.types.is_decimal(type_):
-        return _decimal_text(array)
+        return decimal_text(array)
     if pa.types.is_binary(type_):
         return base64_text(array)
     if pa.types.is_date32(type_):
         return _date_text(array)
     if pa.types.is_time(type_):
-        return _time_text(array)
+        return time_text(array)
     if pa.types.is_timestamp(type_):
         return _timestamp_text(array)
     if pa.types.is_nested(type_):
@@ -120,23 +121,6 @@ def _lengths(array: pa.Array) -> pa.Array:
     return pc.list_value_length(array)
 
 
-def _decimal_text(array: pa.Array) -> pa.Array:
-    """All digits, no exponent: Arrow's own text of 0.000000000001 is 1E-12."""
-    scale = array.type.scale
-    if scale <= 0 or not (pa.types.is_decimal128(array.type) or pa.types.is_decimal256(array.type)):
-        return array.cast(pa.string())
-    integer = pa.decimal128(38, 0) if pa.types.is_decimal128(array.type) else pa.decimal256(76, 0)
-    # The same digits as an integer.
-    whole = pa.Array.from_buffers(integer, len(array), array.buffers(), array.null_count, array.offset)
-    whole = whole.cast(pa.string())
-    negative = pc.starts_with(whole, "-")
-    digits = pc.utf8_lpad(pc.utf8_ltrim(whole, "-"), scale + 1, "0")
-    text = pc.binary_join_element_wise(
-        pc.utf8_slice_codeunits(digits, 0, -scale), pc.utf8_slice_codeunits(digits, -scale), "."
-    )
-    return pc.if_else(negative, pc.binary_join_element_wise("-", text, ""), text)
-
-
 def _date_text(array: pa.Array) -> pa.Array:
     days = array.cast(pa.int32())
     if _within(days, _FIRST_DAY, _LAST_DAY):
@@ -182,37 +166,22 @@ def _days(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
     return made
 
 
-def _time_text(array: pa.Array) -> pa.Array:
-    units = array.cast(pa.int64())
-    day = _SECONDS_OF_DAY * _UNITS[array.type.unit]
-    midnight = pc.equal(units, day)
-    text = _without_zeros(pc.if_else(midnight, 0, units).cast(array.type).cast(pa.string()))
-    return pc.if_else(midnight, "24:00:00", text)
-
-
 def _timestamp_text(array: pa.Array) -> pa.Array:
     type_, zone = array.type, "" if array.type.tz is None else "+00"
     units = array.cast(pa.int64())
     day = _SECONDS_OF_DAY * _UNITS[type_.unit]
     first, last = max(_FIRST_DAY * day, -TIMESTAMP_INFINITY + 1), min((_LAST_DAY + 1) * day, TIMESTAMP_INFINITY) - 1
     if _within(units, first, last):
-        text = _without_zeros(units.cast(pa.timestamp(type_.unit)).cast(pa.string()))
+        text = plain_number(units.cast(pa.timestamp(type_.unit)).cast(pa.string()))
         return pc.binary_join_element_wise(text, zone, "") if zone else text
     finite = pc.less(pc.abs(units), TIMESTAMP_INFINITY)
     numbers = pc.fill_null(pc.if_else(finite, units, 0), 0).to_numpy()
     days = numbers // day
     date, era = _calendar_text(pa.array(days))
     rest = pa.array(numbers - days * day).cast(pa.timestamp(type_.unit)).cast(pa.string())
-    time = _without_zeros(pc.utf8_slice_codeunits(rest, 11))
+    time = plain_number(pc.utf8_slice_codeunits(rest, 11))
     text = pc.binary_join_element_wise(pc.binary_join_element_wise(date, time, " "), zone, era, "")
     return _with_infinities(pc.if_else(pc.is_null(units), _NULL, text), units, finite)
-
-
-def _without_zeros(text: pa.Array) -> pa.Array:
-    """`12:00:00.500000` as `12:00:00.5`; whole seconds have no point."""
-    if not len(text) or not pc.any(pc.match_substring(text, ".")).as_py():
-        return text
-    return pc.utf8_rtrim(pc.utf8_rtrim(text, "0"), ".")
 
 
 def _with_infinities(text: pa.Array, numbers: pa.Array, finite: pa.Array) -> pa.Array:
@@ -304,8 +273,8 @@ def _parse(text: pa.Array, type_: pa.DataType) -> pa.Array:
         jsontext.check(text.drop_null())
         return pa.ExtensionArray.from_storage(type_, text)
     if isinstance(type_, pa.UuidType):
-        _require(text, UUID_PATTERN)
-        return uuid_of_text(text)
+        _require(pc.utf8_lower(text), UUID_TEXT)
+        return text_uuid(pc.utf8_lower(text))[0]
     if pa.types.is_binary(type_):
         _require(text, BASE64_PATTERN)
         return bytes_of_base64(text)
@@ -397,11 +366,8 @@ def _infinities(text: pa.Array) -> tuple[pa.Array, pa.Array]:
 
 
 def _time_of(text: pa.Array, type_: pa.DataType) -> pa.Array:
-    midnight = pc.equal(text, "24:00:00")
     _require(text, "^[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?$")
-    stamped = pc.binary_join_element_wise("1970-01-01 ", pc.if_else(midnight, "00:00:00", text), "")
-    units = stamped.cast(pa.timestamp(type_.unit)).cast(pa.int64())
-    return pc.if_else(midnight, _SECONDS_OF_DAY * _UNITS[type_.unit], units).cast(type_)
+    return text_time(text, type_)
 
 
 def _timestamp_of(text: pa.Array, type_: pa.DataType) -> pa.Array:
