@@ -280,7 +280,6 @@ def _check_aggregates(frame: DataFrame) -> None:
 
 
 def _by_function(function: Function, frames: Mapping[str, DataFrame]) -> DataFrame:
-    from pyspark.errors import PySparkException
     from pyspark.sql import DataFrame as Frame
 
     place = f"{getattr(function, '__module__', '')}.{getattr(function, '__qualname__', repr(type(function)))}"
@@ -290,11 +289,10 @@ def _by_function(function: Function, frames: Mapping[str, DataFrame]) -> DataFra
             made.schema  # noqa: B018  analysed here, as SQL is
     except PenstockError:
         raise
-    except Exception as error:  # whatever a user's function raises is their message
-        why = _message(error) if isinstance(error, PySparkException) else _first_line(error)
+    except Exception as error:
         raise TransformError(
             f"the transform function {place} failed",
-            why=why,
+            why=_reason(error),
             kept="nothing was touched",
             place=_user_line(error),
         ) from error
@@ -326,10 +324,14 @@ _FRAME = re.compile(r'File "([^"]+)", line (\d+)')
 _RAISED = re.compile(r"^([A-Za-z_][\w.]*)(?::|$)")
 
 
-def _first_line(error: BaseException) -> str:
-    lines = [line.strip() for line in str(error).splitlines() if line.strip()]
-    name = type(error).__name__
-    return f"{name}: {lines[0]}"[:300] if lines else name
+def _reason(error: Exception) -> str:
+    """Why a function failed. It may have looked at rows: only what Spark says of a plan is sure to quote no value."""
+    from pyspark.errors import AnalysisException
+
+    if isinstance(error, AnalysisException):
+        return _message(error)
+    known = explain(error)
+    return known.why if known is not None else type(error).__name__
 
 
 def _message(error: Any) -> str:
@@ -354,7 +356,8 @@ def _shown(sql: str, error: Any) -> str:
 
 
 def _user_line(error: BaseException) -> str:
-    frames = [f for f in traceback.extract_tb(error.__traceback__) if "pyspark" not in Path(f.filename).parts]
+    foreign = {"pyspark", "py4j", "grpc"}
+    frames = [f for f in traceback.extract_tb(error.__traceback__) if not foreign & set(Path(f.filename).parts)]
     own = [frame for frame in frames if Path(frame.filename) != Path(__file__)]
     return f"{own[-1].filename}:{own[-1].lineno}" if own else ""
 
