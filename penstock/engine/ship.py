@@ -12,16 +12,21 @@ import hashlib
 import os
 import sys
 import tempfile
+import time
 import zipfile
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from importlib.metadata import distribution
 from importlib.util import find_spec
 from pathlib import Path
 
+from penstock.backends.staging import sync
 from penstock.cache import cache_folder
 from penstock.errors import SparkError
 
-KEPT = 8  # zips in the cache; older ones are of versions and projects that were changed since
+# Zips in the cache that no driver has asked for since. Not by their number: an executor that comes later fetches
+# its own from where the driver of a cluster that still runs has it, and that may be this cache.
+KEPT_SECONDS = 30 * 24 * 3600
 STAMP = (2020, 1, 1, 0, 0, 0)  # of every file in a zip: the same content is the same zip
 CODE = {".py", ".pyi"}
 INSTALLED = {"site-packages", "dist-packages"}
@@ -89,7 +94,7 @@ def _zip(name: str, files: Files) -> Path:
         digest.update(f"{inside}\n{len(content)}\n".encode() + content)
     folder = cache_folder() / "ship"
     path = folder / f"{name}-{digest.hexdigest()[:16]}.zip"
-    if path.exists():
+    if zipfile.is_zipfile(path):  # not one that a power cut left empty
         os.utime(path)
         return path
     try:
@@ -99,6 +104,7 @@ def _zip(name: str, files: Files) -> Path:
             with zipfile.ZipFile(made, "w", zipfile.ZIP_DEFLATED) as archive:
                 for inside, content in sorted(files.items()):
                     archive.writestr(zipfile.ZipInfo(inside, STAMP), content, zipfile.ZIP_DEFLATED)
+            sync(made)
             made.replace(path)
     except OSError as error:
         raise SparkError(
@@ -107,17 +113,12 @@ def _zip(name: str, files: Files) -> Path:
             kept="nothing was touched",
             remedy="workers get Penstock as a file that is made there: make room, or set XDG_CACHE_HOME",
         ) from error
-    _forget_old(folder.glob(f"{name.partition('-')[0]}-*.zip"))
+    _forget_old(folder.glob("*.zip"))
     return path
 
 
 def _forget_old(zips: Iterable[Path]) -> None:
-    """Keep the newest; a driver that has sent one of the others already does not need it again."""
-    known = []
     for path in zips:
-        try:
-            known.append((path.stat().st_mtime_ns, path))
-        except FileNotFoundError:
-            continue  # another driver was quicker
-    for _, path in sorted(known, reverse=True)[KEPT:]:
-        path.unlink(missing_ok=True)
+        with suppress(FileNotFoundError):  # another driver was quicker
+            if path.stat().st_mtime < time.time() - KEPT_SECONDS:
+                path.unlink()

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import time
 import zipfile
 from pathlib import Path
 
@@ -80,7 +82,22 @@ def test_modules_of_the_project_and_nothing_beside_them(tmp_path: Path, monkeypa
             sys.modules.pop(name, None)
 
 
-def test_old_zips_are_forgotten(cache: Path) -> None:
-    for number in range(ship.KEPT + 3):
+def test_a_zip_that_a_cluster_may_still_need_is_kept_and_old_ones_are_forgotten(cache: Path) -> None:
+    """Executors that come later fetch it from the driver, which may have been started many edits ago."""
+    first = ship._zip("project", {"a.py": b"0"})
+    for number in range(1, 20):
         ship._zip("project", {"a.py": str(number).encode()})
-    assert len(list(cache.iterdir())) == ship.KEPT
+    assert first.exists()
+    past = time.time() - ship.KEPT_SECONDS - 60
+    os.utime(first, (past, past))
+    ship._zip("project", {"a.py": b"another"})
+    assert not first.exists()
+    assert len(list(cache.iterdir())) == 20
+
+
+def test_a_zip_that_is_not_whole_is_made_again() -> None:
+    """It would be sent for ever: its name says what it should hold."""
+    made = ship._zip("project", {"a.py": b"0"})
+    whole = made.read_bytes()
+    made.write_bytes(b"")
+    assert ship._zip("project", {"a.py": b"0"}).read_bytes() == whole
