@@ -37,6 +37,15 @@ REMOTE_SECONDS = 3.0  # executors kill the workers of a cancelled task after hal
 JVM_SECONDS = 30.0  # a task in the JVM cannot be killed: it ends when it next looks at its interrupt
 CANCEL_SECONDS = 4.0  # then workers that are still busy are killed; five seconds is the promise
 
+# What Spark says when a stage or a task is given up because of an executor that is gone: the run as a whole may
+# be tried again, for nothing of it is in the target.
+EXECUTOR_LOST = (
+    "has failed the maximum allowable number of times",
+    "FetchFailed",
+    "ExecutorLostFailure",
+    "Could not find executor",
+)
+
 Work = Callable[[], list[Receipt]]  # starts Spark jobs in the thread that calls it
 Explain = Callable[[BaseException], PenstockError | None]  # an error of the user's own transform, if it is one
 
@@ -188,6 +197,13 @@ def lost(error: BaseException) -> PenstockError:
             why="its process ended; the kernel may have killed it for want of memory",
             kept="nothing was committed",
             remedy="run again with a lower `parallel` in [spark]",
+        )
+    if any(words in text for words in EXECUTOR_LOST):
+        return LinkLost(
+            "an executor of Spark was lost, and what it had made of the transform with it",
+            why="its process or machine ended; Spark may not run half of it again, the rows would be cut otherwise",
+            kept="nothing was committed",
+            remedy="run again; raise executor_memory in [spark] if it happens again",
         )
     if type(error).__name__.startswith("Py4J") or isinstance(error, ConnectionError):
         return LinkLost(

@@ -94,7 +94,7 @@ class ClusterFlow(Flow):
         return found
 
 
-def sleeping(harness: PostgresHarness) -> int:
+def sleeping(harness: Harness) -> int:
     """How many sessions of a run read slowly at this moment."""
     [(count,)] = harness.query(
         "select count(*) from pg_stat_activity where starts_with(application_name, 'penstock:')"
@@ -103,7 +103,7 @@ def sleeping(harness: PostgresHarness) -> int:
     return int(count)
 
 
-def sessions(harness: PostgresHarness) -> int:
+def sessions(harness: Harness) -> int:
     [(count,)] = harness.query(
         "select count(*) from pg_stat_activity where starts_with(application_name, 'penstock:')"
         " and datname = current_database()"

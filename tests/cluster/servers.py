@@ -18,10 +18,13 @@ import tempfile
 import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from functools import cached_property
 from json import JSONDecodeError, loads
 from pathlib import Path
 from typing import Any, Self
+
+import psutil
 
 from penstock.engine import archive, gateway
 from penstock.engine.java import JavaHome, find_java
@@ -234,27 +237,43 @@ class Cluster(Servers):
             "spark.executor.memory": EXECUTOR_MEMORY,
             "spark.cores.max": str(self.workers),  # one of each worker
             "spark.pyspark.python": str(self.python),
+            # As between machines: what an executor has shuffled is lost with it.
+            "spark.shuffle.readHostLocalDisk": "false",
+            "spark.shuffle.io.retryWait": "1s",
         }
 
     @cached_property
     def remote(self) -> str:
-        """A Connect server's URL, started when first asked for: an application with one core of each worker."""
+        """A Connect server's URL, started when first asked for."""
+        return self.connect("connect")[0]
+
+    def connect(self, name: str) -> tuple[str, subprocess.Popen[bytes]]:
+        """A Connect server: an application with one core of each worker."""
         port = free_port()
         settings = self.conf() | {
             "spark.master": self.url,
-            "spark.app.name": "connect",
+            "spark.app.name": name,
             "spark.ui.enabled": "false",
             "spark.connect.grpc.binding.address": "127.0.0.1",
             "spark.connect.grpc.binding.port": str(port),
-            "spark.local.dir": str(self.folder / "connect"),
-            "spark.sql.warehouse.dir": str(self.folder / "connect" / "warehouse"),
+            "spark.local.dir": str(self.folder / name),
+            "spark.sql.warehouse.dir": str(self.folder / name / "warehouse"),
             "spark.stage.maxConsecutiveAttempts": "1",  # as the docs ask for
         }
-        self.start(
-            "connect",
+        process = self.start(
+            name,
             ["org.apache.spark.sql.connect.service.SparkConnectServer"],
             memory="1g",
             properties=[f"-D{name}={value}" for name, value in settings.items()],
         )
-        await_true(lambda: listens(port), START_SECONDS, lambda: self.log("connect"))
-        return f"sc://127.0.0.1:{port}"
+        await_true(lambda: listens(port), START_SECONDS, lambda: self.log(name))
+        return f"sc://127.0.0.1:{port}", process
+
+    def executors(self, application: str) -> list[psutil.Process]:
+        """The processes of an application's executors at this moment."""
+        found = []
+        for process in self.processes:
+            with suppress(psutil.NoSuchProcess):  # one that ends at this moment
+                children = psutil.Process(process.pid).children(recursive=True)
+                found += [child for child in children if {"--app-id", application} <= set(child.cmdline())]
+        return found

@@ -6,9 +6,12 @@ The workers' Python has no Penstock: whatever runs there came with the job.
 from __future__ import annotations
 
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
@@ -17,10 +20,11 @@ from penstock.backends.base import Receipt
 from penstock.engine import session, status
 from penstock.errors import SourceError, SparkError
 from penstock.project.model import SparkConfig
-from tests.cluster.flow import ITEMS, ROWS, SPLIT, ClusterFlow, cancelled
+from tests.cluster.flow import ITEMS, ROWS, SPLIT, ClusterFlow, cancelled, sleeping
 from tests.cluster.servers import Cluster, bare_python
 from tests.conformance.harness import Harness
 from tests.e2e.command import Project
+from tests.waiting import await_true
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -166,6 +170,78 @@ def test_between_servers_nothing_need_be_shared_and_errors_come_back(
 def test_five_seconds_after_a_cancel_no_task_of_the_run_is_left(make: Callable[[str, str], ClusterFlow]) -> None:
     flow = make("postgres", "postgres")
     cancelled(flow, lambda: _running_tasks(flow) == 0)
+
+
+def test_an_executor_that_is_killed_while_it_reads_is_made_up_for(
+    make: Callable[[str, str], ClusterFlow], cluster: Cluster
+) -> None:
+    """Its tasks are tried on another: every row once, in one attempt at the run."""
+    flow = make("postgres", "postgres")
+    flow.source.execute(*ITEMS)
+    slow = "select id, name || pg_sleep(0.001)::text as name from items"
+    with killing_one(flow, cluster, lambda: sleeping(flow.source) == 2):
+        done = flow.run(query=slow, **SPLIT)
+    assert (done.state, done.rows) == ("done", ROWS)
+    assert [one.state for one in flow.store.runs()] == ["done"]
+    assert flow.target.query("select count(*), count(distinct id) from items") == [(ROWS, ROWS)]
+    assert flow.target.leftovers() == []
+
+
+def test_an_executor_that_is_killed_with_what_it_shuffled_costs_an_attempt(
+    make: Callable[[str, str], ClusterFlow], cluster: Cluster
+) -> None:
+    """Half a stage that ran again might cut the rows otherwise: the run is tried again as a whole."""
+    flow = make("postgres", "postgres")
+    flow.source.execute(*ITEMS)
+    seen, gone = flow.root / "seen", flow.root / "gone"
+
+    def grouped(df: Any) -> Any:
+        from pyspark.sql.functions import udf
+
+        def wait(value: str) -> str:
+            import pathlib
+            import time
+
+            pathlib.Path(seen).touch()
+            while not pathlib.Path(gone).exists():
+                time.sleep(0.05)
+            return value
+
+        return df.repartition(4, "id").withColumn("name", udf(wait, "string")("name"))
+
+    with killing_one(flow, cluster, seen.exists, gone.touch):
+        done = flow.run(transform_function=grouped, **SPLIT)
+    assert (done.state, done.rows) == ("done", ROWS)
+    last, first = flow.store.runs()
+    assert (last.state, first.state) == ("done", "failed")
+    assert first.error is not None
+    assert first.error["what"].startswith("an executor of Spark was lost")
+    assert flow.target.query("select count(*), count(distinct id), count(distinct name) from items") == [(ROWS,) * 3]
+    assert flow.target.leftovers() == []
+
+
+@contextmanager
+def killing_one(
+    flow: ClusterFlow, cluster: Cluster, when: Callable[[], bool], then: Callable[[], None] | None = None
+) -> Iterator[None]:
+    """Kill one of the application's two executors as soon as that is so; Spark starts another in its place."""
+    spark = session.spark(flow.spark, flow.root)
+    context = status.context(spark)
+    assert context is not None
+    await_true(lambda: status.executors(spark) == len(cluster.executors(context.applicationId)) == 2, 60)
+
+    def kill() -> None:
+        await_true(when, 60)
+        victim = cluster.executors(context.applicationId)[0]
+        victim.kill()
+        await_true(lambda: not victim.is_running() or victim.status() == psutil.STATUS_ZOMBIE, 10)
+        if then is not None:
+            then()
+
+    watcher = threading.Thread(target=kill)
+    watcher.start()
+    yield
+    watcher.join()
 
 
 def _running_tasks(flow: ClusterFlow) -> int:
