@@ -124,6 +124,12 @@ def test_times_have_six_digits_and_midnight_at_the_end_of_the_day() -> None:
     assert round_trip(micros).equals(micros)
 
 
+@pytest.mark.parametrize("text", ["24:00:00.000001", "24:30:00.000000", "31:00:00.000000", "23:59:60.000000", "1:00"])
+def test_no_text_is_a_time_beyond_its_day(text: str) -> None:
+    with pytest.raises(pa.ArrowInvalid):
+        convert.time_from_text(pa.array(["12:00:00.000000", text, None]), pa.time64("us"))
+
+
 @given(st.lists(st.one_of(st.none(), st.integers(0, 2**64 - 1))))
 def test_uint64_round_trips_as_a_decimal(values: list[int | None]) -> None:
     array = pa.array(values, pa.uint64())
