@@ -221,7 +221,8 @@ class Source(ABC):
     def hand_out(self) -> None:
         """Put what the partitions read where tasks can reach it; called when rows are about to move.
 
-        Only for what no task can open by itself. A plan never asks for it.
+        Only for what no task can open by itself. A plan asks for it only where a transform is a function, which
+        may look at rows to say what it does.
         """
 
     def shared(self) -> tuple[Shared, ...]:

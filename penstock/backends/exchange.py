@@ -1,8 +1,9 @@
 """Rows that only the driver's process holds, on their way to tasks: Arrow files in the run's staging.
 
 Partitions are made while planning, and name files that are not there yet; `write` fills them when
-rows are about to move, batch by batch, so that the rows are not in memory twice. Tasks map the
-files and never write to them; the driver removes them when it closes the source.
+rows are about to move (for a transform function, which may look at rows, while it is planned), batch
+by batch, so that the rows are not in memory twice. Tasks map the files and never write to them; the
+driver removes them when it closes the source.
 """
 
 from __future__ import annotations
