@@ -98,10 +98,15 @@ def spark(config: SparkSettings, project_root: Path) -> SparkSession:
             if _running is not None:
                 _forget()
             _running = _adopt() or (_connect(config, config.remote) if config.remote else _start(config, project_root))
-        if status.on_cluster(_running.spark):
-            # Every time: the project may have imported more since, and what was sent is not sent again.
-            status.send(_running.spark, [zipped for zipped in (ship.package(), ship.modules(project_root)) if zipped])
+        # Every time: the project may have imported more since, and what was sent is not sent again.
+        furnish(_running.spark, project_root)
         return _running.spark
+
+
+def furnish(spark: SparkSession, project_root: Path) -> None:
+    """Send the workers of a session, ours or the user's, what they must import, if they are on other machines."""
+    if status.on_cluster(spark):
+        status.send(spark, [zipped for zipped in (ship.package(), ship.modules(project_root)) if zipped])
 
 
 def on_cluster(config: SparkSettings) -> bool:

@@ -32,13 +32,19 @@ def cores(spark: SparkConfig) -> int:
 
 def check_workers(project: Project, prepared: Prepared, backends: Iterable[Backend]) -> None:
     """On a cluster: ask every executor for its versions and for the files that the run shares with it."""
-    from penstock.engine import session
+    from penstock.engine import session, status
 
-    if not session.on_cluster(project.spark):
+    if prepared.transform is not None:
+        spark = prepared.transform.spark  # of a frame that is the user's, another one than the project's
+        session.furnish(spark, project.root)
+    elif session.on_cluster(project.spark):
+        spark = session.spark(project.spark, project.root)
+    else:
+        return
+    if not status.on_cluster(spark):
         return
     from penstock.engine.probe import probe
 
-    spark = session.spark(project.spark, project.root)
     used = list(backends)
     wanted: dict[str, str] = {}
     for one in used:

@@ -5,7 +5,9 @@ The workers' Python has no Penstock: whatever runs there came with the job.
 
 from __future__ import annotations
 
+import os
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -291,6 +293,50 @@ def test_a_worker_without_a_driver_or_with_another_version_is_told(
         flow.run()
     assert not flow.target.has_table("items")
     assert flow.target.leftovers() == []
+
+
+# ---------------------------------------------------------------- a session of the user's
+
+OWN = """
+import sys
+import penstock as ps
+from pyspark.sql import SparkSession
+
+master, hidden, *conf = sys.argv[1:]
+builder = SparkSession.builder.master(master).config("spark.ui.enabled", "false")
+for one in (*conf, "spark.stage.maxConsecutiveAttempts=1", "spark.ui.showConsoleProgress=false"):
+    builder = builder.config(*one.split("=", 1))
+frame = builder.getOrCreate().range(0, 1000, 1, 4)
+ps.connect("warehouse", type="duckdb", path="warehouse.duckdb")
+ps.connect("unshared", type="duckdb", path="unshared.duckdb", staging=hidden)
+try:
+    ps.write(frame, "unshared.main.items", mode="append")
+except ps.SparkError as error:
+    print(error.what, error.kept)
+print(ps.write(frame, "warehouse.main.items", mode="append").inserted)
+"""
+
+
+def test_a_frame_of_the_users_session_is_written_by_workers_that_were_sent_penstock(
+    cluster: Cluster, tmp_path: Path
+) -> None:
+    """Without `ps.use_spark`: all that is known of that session comes with the frame."""
+    session.stop()  # it has the cores
+    (tmp_path / "script.py").write_text(OWN)
+    conf = [f"{name}={value}" for name, value in cluster.conf().items()]
+    done = subprocess.run(
+        [sys.executable, "script.py", cluster.url, str(cluster.hidden), *conf],
+        cwd=tmp_path,
+        env=os.environ | {"PYSPARK_PYTHON": str(cluster.python), "SPARK_LOCAL_IP": "127.0.0.1"},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=170,
+    )
+    assert done.returncode == 0, done.stderr
+    told, inserted = done.stdout.splitlines()
+    assert told.endswith("is not shared by all workers nothing was touched")
+    assert inserted == "1000"
 
 
 # ---------------------------------------------------------------- the command
