@@ -292,7 +292,8 @@ def _release(spark: Any) -> None:
     _told.pop(spark.session_id, None)
     if not spark.client.is_closed:
         try:
-            spark.client.release_session()
+            if _answers(spark):
+                spark.client.release_session()
         except Exception as error:  # noqa: BLE001  a server that is gone has no session to end
             log.warning("session not released", error=type(error).__name__)
         spark.client.close()

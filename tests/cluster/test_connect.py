@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import time
 import uuid
 from collections.abc import Callable, Iterator
@@ -12,10 +13,11 @@ import pytest
 from penstock.engine import session, status
 from penstock.errors import SparkError, TransformError
 from penstock.project.model import SparkConfig
-from tests.cluster.flow import ITEMS, ROWS, SPLIT, ClusterFlow, cancelled
+from tests.cluster.flow import ITEMS, ROWS, SPLIT, ClusterFlow, cancelled, sessions, sleeping
 from tests.cluster.servers import Cluster
 from tests.conformance.harness import Harness
 from tests.e2e.command import Project
+from tests.waiting import await_true
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -127,6 +129,42 @@ def test_a_run_has_a_session_of_its_own_also_where_the_url_names_one(cluster: Cl
 def test_five_seconds_after_a_cancel_nothing_of_the_run_is_left(make: Callable[[str, str], ClusterFlow]) -> None:
     flow = make("postgres", "postgres")
     cancelled(flow)
+
+
+def test_a_server_that_is_killed_during_a_run_leaves_the_target_as_it_was(
+    make: Callable[[str, str], ClusterFlow], cluster: Cluster, config: SparkConfig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(status, "CONNECT_RETRIES", 2)
+    flow = make("postgres", "postgres")
+    flow.source.execute(*ITEMS)
+    flow.run_here()
+    before = flow.target.query("select * from items order by id")
+    session.stop()
+    url, server = cluster.connect("doomed")
+    flow.spark = SparkConfig(remote=url, parallel=4)
+
+    def kill() -> None:
+        await_true(lambda: sleeping(flow.source) == 1, 60)
+        server.kill()
+
+    slow = "select id, name || pg_sleep(0.05)::text as name, price, at, day, code, doc, raw, tags from items"
+    watcher = threading.Thread(target=kill)
+    watcher.start()
+    with pytest.raises(SparkError, match=f"no Spark Connect server answers at {url}"):
+        flow.run(query=slow)
+    watcher.join()
+    last, first = flow.store.runs(flow.name)
+    assert (last.state, first.state) == ("failed", "failed")
+    assert first.error is not None
+    assert first.error["what"] == "the Spark Connect server is gone"
+    assert flow.target.query("select * from items order by id") == before
+    await_true(lambda: sessions(flow.source) == 0, 30)
+    assert flow.target.leftovers() == []
+
+    flow.spark = config
+    assert flow.run().rows == ROWS
+    doubled = [row for row in before for _ in range(2)]  # it appends
+    assert flow.target.query("select * from items order by id") == doubled
 
 
 def test_the_command_says_what_does_not_answer_and_what_does(
