@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -26,7 +26,16 @@ from penstock.backends.base import (
     UserSql,
     Window,
 )
-from penstock.errors import DataError, PenstockError, PlanStale, SourceMoved, StagingLost, StateError, TargetError
+from penstock.errors import (
+    DataError,
+    PenstockError,
+    PlanStale,
+    SourceError,
+    SourceMoved,
+    StagingLost,
+    StateError,
+    TargetError,
+)
 from penstock.schema import Column, Logical, TableName
 
 FORMAT = 1  # of the `_penstock` tables; a newer one is refused
@@ -276,13 +285,31 @@ def _remember(session: SqlSession, pipeline: str, load: TableLoad) -> None:
     )
 
 
-def null_note(window: Window, count: int) -> tuple[str, ...]:
+def _null_note(window: Window, count: int) -> tuple[str, ...]:
     """What the plan says about rows whose cursor is NULL."""
     if not count:
         return ()
     rows = "1 row has" if count == 1 else f"{count} rows have"
     fate = {"include": "read every time", "skip": "never read"}.get(window.on_null, "an error")
     return (f'{rows} no value in {window.column}: {fate} (on_null_cursor = "{window.on_null}")',)
+
+
+def without_cursor(window: Window, count: int, place: str, keys: Callable[[], tuple[str, ...]]) -> tuple[str, ...]:
+    """What the plan says about rows whose cursor is NULL; raises where they are an error."""
+    if not count or window.on_null != "error":
+        return _null_note(window, count)
+    raise DataError(
+        f"{count} rows have no value in the cursor column {window.column!r}",
+        why="they belong to no window, so an incremental run would never load them",
+        kept="nothing was committed",
+        remedy='on_null_cursor = "include" or "skip"',
+        place=place,
+        keys=keys(),
+    )
+
+
+def no_column(name: str, known: Iterable[str]) -> SourceError:
+    return SourceError(f"the source has no column {name!r}", remedy=f"its columns: {', '.join(known)}")
 
 
 def check_watermark(session: SqlSession, plan: LoadPlan) -> None:

@@ -26,9 +26,9 @@ from penstock.backends.duckdb.connect import Session, mapped, open_file, shift_l
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal, same_name
 from penstock.backends.duckdb.window import condition, upper_bound
 from penstock.backends.exchange import Exchange
-from penstock.backends.sql import KEYS_SHOWN, null_note, recall, remembered
+from penstock.backends.sql import KEYS_SHOWN, no_column, recall, remembered, without_cursor
 from penstock.backends.staging import StagingArea
-from penstock.errors import ConfigError, DataError, PlanRefused, SourceError, SourceMoved
+from penstock.errors import ConfigError, PlanRefused, SourceError, SourceMoved
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Schema, TableName
 from penstock.schema.names import folded
@@ -284,9 +284,7 @@ class DuckDBSource(Source):
         try:
             return self._types[column]
         except KeyError:
-            raise SourceError(
-                f"the source has no column {column!r}", remedy=f"its columns: {', '.join(self._types)}"
-            ) from None
+            raise no_column(column, self._types) from None
 
     # ------------------------------------------------------------ how it is split
 
@@ -394,20 +392,14 @@ class DuckDBSource(Source):
     def _check_nulls(self, window: Window) -> None:
         where = f"from {self._relation} as source where {types.quote(window.column)} is null"
         count = self._session.query(f"select count(*) {where}")[0][0]
-        if not count or window.on_null != "error":
-            self._without_cursor = null_note(window, count)
-            return
-        keys = [key for key in self._request.keys or self.primary_key() if key in self._types]
-        shown = DuckDBDialect().key_text(keys) if keys else "''"
-        rows = self._session.query(f"select {shown} {where} limit {KEYS_SHOWN}")
-        raise DataError(
-            f"{count} rows have no value in the cursor column {window.column!r}",
-            why="they belong to no window, so an incremental run would never load them",
-            kept="nothing was committed",
-            remedy='on_null_cursor = "include" or "skip"',
-            place=str(self._table or "query"),
-            keys=tuple(row[0] for row in rows if row[0]),
-        )
+
+        def keys() -> tuple[str, ...]:
+            known = [key for key in self._request.keys or self.primary_key() if key in self._types]
+            shown = DuckDBDialect().key_text(known) if known else "''"
+            rows = self._session.query(f"select {shown} {where} limit {KEYS_SHOWN}")
+            return tuple(row[0] for row in rows if row[0])
+
+        self._without_cursor = without_cursor(window, count, str(self._table or "query"), keys)
 
     def notes(self) -> tuple[str, ...]:
         lossy = [f"{name} {sql}" for name, sql in self._types.items() if types.form_of(sql).lossy]

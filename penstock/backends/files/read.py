@@ -16,8 +16,8 @@ from penstock.backends.files.pieces import KEYS_SHOWN, Piece, key_of
 from penstock.backends.files.place import locate
 from penstock.backends.files.shares import share
 from penstock.backends.files.window import inside, null_count, upper_bound
-from penstock.backends.sql import null_note
-from penstock.errors import DataError, SourceError
+from penstock.backends.sql import no_column, without_cursor
+from penstock.errors import SourceError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Schema
 
@@ -151,22 +151,11 @@ class FilesSource(Source):
         for column in self.listing.columns:
             if column.name == name:
                 return column
-        names = ", ".join(column.name for column in self.listing.columns)
-        raise SourceError(f"the source has no column {name!r}", remedy=f"its columns: {names}")
+        raise no_column(name, [column.name for column in self.listing.columns])
 
     def _check_nulls(self, window: Window) -> None:
         count = null_count(self._values(window.column))
-        if not count or window.on_null != "error":
-            self._without_cursor = null_note(window, count)
-            return
-        raise DataError(
-            f"{count} rows have no value in the cursor column {window.column!r}",
-            why="they belong to no window, so an incremental run would never load them",
-            kept="nothing was committed",
-            remedy='on_null_cursor = "include" or "skip"',
-            place=self.place.shown,
-            keys=self._null_keys(window.column),
-        )
+        self._without_cursor = without_cursor(window, count, self.place.shown, lambda: self._null_keys(window.column))
 
     def _null_keys(self, name: str) -> tuple[str, ...]:
         keys = [self._column(key) for key in self._request.keys if any(c.name == key for c in self.listing.columns)]

@@ -19,9 +19,9 @@ from penstock.backends.base import Cursor, ReadRequest, RunContext, Shared, Sour
 from penstock.backends.exchange import Exchange
 from penstock.backends.memory.store import Snapshot, StoredTable
 from penstock.backends.memory.window import inside, upper_bound
-from penstock.backends.sql import null_note
+from penstock.backends.sql import no_column, without_cursor
 from penstock.backends.staging import StagingArea
-from penstock.errors import DataError, PlanRefused, SourceError
+from penstock.errors import PlanRefused, SourceError
 from penstock.schema import Column, Schema, TableName
 
 # Below this, starting a task costs more than it saves.
@@ -59,9 +59,7 @@ class MemorySource(Source):
 
     def _column(self, name: str) -> pa.ChunkedArray:
         if name not in self._table.data.column_names:
-            raise SourceError(
-                f"the source has no column {name!r}", remedy=f"its columns: {', '.join(self._table.data.column_names)}"
-            )
+            raise no_column(name, self._table.data.column_names)
         return self._table.data.column(name)
 
     def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:
@@ -100,20 +98,15 @@ class MemorySource(Source):
 
     def _check_nulls(self, window: Window) -> None:
         column = self._column(window.column)
-        count = column.null_count
-        if not count or window.on_null != "error":
-            self._without_cursor = null_note(window, count)
-            return
-        keys = [key for key in self._request.keys if key in self._table.data.column_names]
-        shown = self._table.data.select(keys).filter(pc.is_null(column)).slice(0, KEYS_SHOWN) if keys else None
-        raise DataError(
-            f"{count} rows have no value in the cursor column {window.column!r}",
-            why="they belong to no window, so an incremental run would never load them",
-            kept="nothing was committed",
-            remedy='on_null_cursor = "include" or "skip"',
-            place=str(self._request.table),
-            keys=tuple(key_text(shown, keys, row) for row in range(shown.num_rows)) if shown is not None else (),
-        )
+
+        def keys() -> tuple[str, ...]:
+            known = [key for key in self._request.keys if key in self._table.data.column_names]
+            if not known:
+                return ()
+            shown = self._table.data.select(known).filter(pc.is_null(column)).slice(0, KEYS_SHOWN)
+            return tuple(key_text(shown, known, row) for row in range(shown.num_rows))
+
+        self._without_cursor = without_cursor(window, column.null_count, str(self._request.table), keys)
 
     def notes(self) -> tuple[str, ...]:
         return self._without_cursor

@@ -20,8 +20,8 @@ from penstock.backends.postgres.query import splittable, trimmed
 from penstock.backends.postgres.snapshot import Holder
 from penstock.backends.postgres.split import Piece, Reading
 from penstock.backends.postgres.types import PgType, canonical, read_expression, shape_error
-from penstock.backends.postgres.window import count_nulls, upper_bound, window_condition
-from penstock.backends.sql import null_note, recall
+from penstock.backends.postgres.window import check_nulls, upper_bound, window_condition
+from penstock.backends.sql import recall
 from penstock.errors import PenstockError, PlanRefused, SourceError
 from penstock.schema import Column, Logical, Schema, TableName
 
@@ -174,7 +174,7 @@ class PostgresSource(Source):
             return reading
         type_ = self._type_of(window.column, "incremental")
         if any(column.name == window.column and column.nullable for column in self._described):
-            self._without_cursor = null_note(window, count_nulls(self._holder, reading.source, window, self._keys))
+            self._without_cursor = check_nulls(self._holder, reading.source, window, self._keys)
         return Reading(self._holder, select, window_condition(window, type_), self._relation, self._query)
 
     def _pieces(self, reading: Reading, want: int) -> tuple[list[Piece], str]:

@@ -14,8 +14,8 @@ from penstock.backends.base import Cursor, Window
 from penstock.backends.postgres.connect import identifier, literal
 from penstock.backends.postgres.snapshot import Holder
 from penstock.backends.postgres.types import PgType
-from penstock.backends.sql import KEYS_SHOWN
-from penstock.errors import DataError, PlanRefused
+from penstock.backends.sql import KEYS_SHOWN, without_cursor
+from penstock.errors import PlanRefused
 
 INTEGERS = {"int2": -(2**15), "int4": -(2**31), "int8": -(2**63)}
 TIMES = frozenset({"timestamptz", "timestamp", "date"})
@@ -33,25 +33,17 @@ def window_condition(window: Window, type_: PgType) -> str:
     return f"{inside} or {column} is null" if window.on_null == "include" else inside
 
 
-def count_nulls(holder: Holder, source: str, window: Window, keys: Sequence[str]) -> int:
-    """Rows without a cursor; an error with `on_null_cursor = "error"`, for they would never be read."""
-    column = f"q.{identifier(window.column)}"
-    count = holder.ask(f"select count(*) from {source} as q where {column} is null")[0][0]
-    if not count or window.on_null != "error":
-        return int(count)
-    shown: tuple[str, ...] = ()
-    if keys:
-        text = " || ', ' || ".join(
-            f"{literal(key + '=')} || coalesce(q.{identifier(key)}::pg_catalog.text, 'NULL')" for key in keys
-        )
-        rows = holder.ask(f"select {text} from {source} as q where {column} is null limit {KEYS_SHOWN}")
-        shown = tuple(row for (row,) in rows)
-    raise DataError(
-        f"{count} rows have no value in the cursor column {window.column!r}",
-        why="an incremental read would never see them",
-        remedy='on_null_cursor = "include" or "skip"',
-        keys=shown,
+def check_nulls(holder: Holder, source: str, window: Window, keys: Sequence[str]) -> tuple[str, ...]:
+    """What the plan says about rows without a cursor; an error with `on_null_cursor = "error"`."""
+    rows = f"{source} as q where q.{identifier(window.column)} is null"
+    text = " || ', ' || ".join(
+        f"{literal(key + '=')} || coalesce(q.{identifier(key)}::pg_catalog.text, 'NULL')" for key in keys
     )
+
+    def shown() -> tuple[str, ...]:
+        return tuple(row for (row,) in holder.ask(f"select {text} from {rows} limit {KEYS_SHOWN}")) if keys else ()
+
+    return without_cursor(window, int(holder.ask(f"select count(*) from {rows}")[0][0]), "", shown)
 
 
 def check_cursor(column: str, type_: PgType) -> None:

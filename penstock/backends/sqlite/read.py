@@ -20,7 +20,7 @@ import pyarrow as pa
 
 from penstock.backends.base import Check, Cursor, Partition, ReadRequest, RunContext, Shared, Source, Split, Window
 from penstock.backends.exchange import Exchange
-from penstock.backends.sql import KEYS_SHOWN, null_note, remembered
+from penstock.backends.sql import KEYS_SHOWN, no_column, remembered, without_cursor
 from penstock.backends.sqlite import types
 from penstock.backends.sqlite.classes import class_check, class_error, value_error, wrong_cells
 from penstock.backends.sqlite.config import SQLiteConfig
@@ -402,9 +402,7 @@ class SQLiteSource(Source):
         try:
             return self._columns[column]
         except KeyError:
-            raise SourceError(
-                f"the source has no column {column!r}", remedy=f"its columns: {', '.join(self._columns)}"
-            ) from None
+            raise no_column(column, self._columns) from None
 
     # ------------------------------------------------------------ how it is read
 
@@ -511,18 +509,12 @@ class SQLiteSource(Source):
     def _check_nulls(self, window: Window) -> None:
         where = f"from {self._relation} as source where {cell(window.column)} is null"
         count = int(self._session.query(f"select count(*) {where}")[0][0])
-        if not count or window.on_null != "error":
-            self._without_cursor = null_note(window, count)
-            return
-        rows = self._session.query(f"select {shown_keys(self._keys())} {where} limit {KEYS_SHOWN}")
-        raise DataError(
-            f"{count} rows have no value in the cursor column {window.column!r}",
-            why="they belong to no window, so an incremental run would never load them",
-            kept="nothing was committed",
-            remedy='on_null_cursor = "include" or "skip"',
-            place=str(self._table or "query"),
-            keys=tuple(row[0] for row in rows if row[0]),
-        )
+
+        def keys() -> tuple[str, ...]:
+            rows = self._session.query(f"select {shown_keys(self._keys())} {where} limit {KEYS_SHOWN}")
+            return tuple(row[0] for row in rows if row[0])
+
+        self._without_cursor = without_cursor(window, count, str(self._table or "query"), keys)
 
     def notes(self) -> tuple[str, ...]:
         loose = [name for name, stored in self._columns.items() if not stored.sure]
