@@ -196,8 +196,8 @@ def _made(array: pa.Array, there: pa.DataType) -> tuple[pa.Array, pa.Array]:
     if pa.types.is_string(here):
         return _of_text(array, there)
     if pa.types.is_temporal(here) and pa.types.is_timestamp(there):
-        made = _retimed(array, there)
-        return made, pc.equal(_retimed(made, here) if pa.types.is_timestamp(here) else made.cast(here), array)
+        made = retimed(array, there)
+        return made, pc.equal(retimed(made, here) if pa.types.is_timestamp(here) else made.cast(here), array)
     # Arrow's own cast of a decimal misses the nearest float by a bit, of three values in ten.
     inexact = pa.types.is_decimal(here) and pa.types.is_floating(there)
     made = (array.cast(pa.string()) if inexact else array).cast(there)
@@ -248,8 +248,8 @@ def _moments(array: pa.Array, there: pa.DataType) -> pa.Array:
     return made.cast(there)
 
 
-def _retimed(array: pa.Array, there: pa.DataType) -> pa.Array:
-    """Timestamps of another unit, infinite ones staying what they are."""
+def retimed(array: pa.Array, there: pa.DataType) -> pa.Array:
+    """Timestamps of another unit, infinite ones staying what they are: fixed numbers, the same in every unit."""
     if not pa.types.is_timestamp(array.type):
         return array.cast(there)
     numbers = array.cast(pa.int64())

@@ -10,9 +10,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backends.arrowtext import text_time, text_uuid, uuid_text
+from penstock.backends.arrowtypes import retimed
 from penstock.engine.sparktypes import carried
 from penstock.errors import DataError
-from penstock.schema.columns import TIMESTAMP_INFINITY
 
 DAY_MICROSECONDS = 86_400_000_000
 
@@ -28,7 +28,7 @@ def forth(array: pa.Array, to: pa.DataType | None = None) -> pa.Array:
     if pa.types.is_time(kind):
         return time_text(array)
     if pa.types.is_timestamp(kind) and kind != wanted:
-        return _rescaled(array, wanted)
+        return retimed(array, wanted)
     if pa.types.is_list(kind):
         return _with_values(array, forth(array.values))
     if pa.types.is_struct(kind):
@@ -62,7 +62,7 @@ def _back(array: pa.Array, wanted: pa.DataType) -> pa.Array:
     if pa.types.is_time(wanted):
         return time_from_text(array, wanted)
     if pa.types.is_timestamp(wanted):
-        return _rescaled(array, wanted)
+        return retimed(array, wanted)
     if pa.types.is_list(wanted):
         return _with_values(array, _back(array.values, wanted.value_type)).cast(wanted)
     if pa.types.is_struct(wanted):
@@ -105,13 +105,3 @@ def time_from_text(array: pa.StringArray, wanted: pa.DataType) -> pa.Array:
         raise pa.ArrowInvalid("not a time of day")
     timed = text_time(array, pa.time64("us"))
     return timed if timed.type == wanted else timed.cast(wanted)
-
-
-def _rescaled(array: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """Another unit of the same timestamp. ±infinity are fixed numbers, the same in every unit."""
-    numbers = array.view(pa.int64())
-    endless = pc.equal(pc.abs(numbers), TIMESTAMP_INFINITY)
-    if not pc.any(endless).as_py():
-        return array.cast(wanted)
-    finite = pc.if_else(endless, pa.scalar(0, pa.int64()), numbers).view(array.type).cast(wanted).view(pa.int64())
-    return pc.if_else(endless, numbers, finite).view(wanted)
