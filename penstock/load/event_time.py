@@ -19,13 +19,12 @@ from penstock.load.modes import (
     NOW,
     RANK,
     ROW_HASH,
-    UNDECIDED,
     VALID_FROM,
     VALID_TO,
     Statement,
     first_of,
-    ordering,
     shrink_guard,
+    undecided,
     vanished,
 )
 from penstock.load.times import Moment, counts_nanoseconds
@@ -109,22 +108,12 @@ def _conflict_in_load(statement: Statement, event: Moment) -> Check:
 
 
 def _tie_in_load(statement: Statement, event: Moment) -> Check:
-    """As `tie_check`, among the rows of one moment."""
-    names, keys = statement.listed(statement.names), statement.listed(statement.keys)
-    timed = f"select {names}, {event.instant(statement.dialect, 's')} as {AT} from {STAGED} as s"
-    firsts = (
-        f"select {names}, {AT}, rank() over (partition by {keys}, {AT} order by {ordering(statement)}) as {RANK}"
-        f"\n  from ({timed}) as timed"
+    timed = f"select {statement.listed(statement.names)}, {event.instant(statement.dialect, 's')} as {AT}"
+    why = (
+        f"two rows of one key have the same {event.column}, are equal in {statement.pipeline.order_by},"
+        " and have different values"
     )
-    return Check(
-        f"select distinct {statement.key_text()}\nfrom ({firsts}) as s\nwhere {RANK} = 1 and exists (select 1"
-        f" from {EVENTS} as e where {statement.same_key('s', 'e')} and e.{AT} = s.{AT}"
-        f"\n  and {statement.differs(_compared(statement, event), 's', 'e')})\nlimit 3",
-        UNDECIDED,
-        why=f"two rows of one key have the same {event.column}, are equal in {statement.pipeline.order_by},"
-        " and have different values",
-        remedy=ADD_TERM,
-    )
+    return undecided(statement, f"{timed} from {STAGED} as s", _compared(statement, event), why, moment=AT)
 
 
 # ---------------------------------------------------------------- what the target has
@@ -192,21 +181,12 @@ def _both_sides(statement: Statement) -> str:
 
 
 def _tie_with_target(statement: Statement, event: Moment) -> Check:
-    keys = statement.listed(statement.keys)
-    firsts = (
-        f"select {keys}, {AT}, rank() over (partition by {keys}, {AT} order by {ordering(statement)}) as {RANK}"
-        f"\n  from ({_both_sides(statement)}) as both_sides"
+    why = (
+        f"the target has a version that began at the same time, is equal in {statement.pipeline.order_by},"
+        " and has other values"
     )
-    tied = f"select {keys}, {AT} from ({firsts}) as ranked where {RANK} = 1 group by {keys}, {AT} having count(*) > 1"
-    return Check(
-        f"select distinct {statement.key_text()}\nfrom ({tied}) as k\nwhere exists (select 1 from {EVENTS} as e"
-        f" join {statement.target} as t on {_same_version(statement, 't', 'e')}\n  where {statement.same_key('k', 'e')}"
-        f" and k.{AT} = e.{AT} and {statement.differs(_compared(statement, event), 't', 'e')})\nlimit 3",
-        UNDECIDED,
-        why=f"the target has a version that began at the same time, is equal in {statement.pipeline.order_by},"
-        " and has other values",
-        remedy=f"{ADD_TERM}; or take the source's rows with --full-refresh",
-    )
+    remedy = f"{ADD_TERM}; or take the source's rows with --full-refresh"
+    return undecided(statement, _both_sides(statement), _compared(statement, event), why, moment=AT, remedy=remedy)
 
 
 def _replaced(statement: Statement, select: str) -> list[Step]:

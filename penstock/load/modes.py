@@ -29,7 +29,6 @@ IS_NEW = "_penstock_new"
 RANK = "_penstock_rank"
 ARRIVED = "_penstock_arrived"  # with a ttl: what was staged, the old rows too
 
-UNDECIDED = "order_by does not say which of two rows wins"
 ADD_TERM = 'add to it what tells them apart, as in order_by = "updated_at desc, version desc"'
 
 
@@ -274,24 +273,37 @@ def duplicate_key_check(statement: Statement, rows: str = STAGED) -> Check:
 
 def tie_check(statement: Statement) -> Check:
     """Of rows that `order_by` puts at one place chance would choose, and at every run anew."""
-    names, keys = statement.listed(statement.names), statement.listed(statement.keys)
-    several = "_penstock_several"
-    chosen = STAGED if statement.expiry is None else ARRIVED
     compared = [name for name in statement.names if name not in untracked(statement)]
-    firsts = (
-        f"select {names}, rank() over (partition by {keys} order by {ordering(statement)}) as {RANK},"
-        f" count(*) over (partition by {keys}) as {several}\nfrom ({decoded_rows(statement)}) as decoded"
+    why = f"rows of one key are equal in {statement.pipeline.order_by} and have different values"
+    return undecided(statement, decoded_rows(statement), compared, why)
+
+
+def undecided(
+    statement: Statement, rows: str, compared: Sequence[str], why: str, *, moment: str = "", remedy: str = ADD_TERM
+) -> Check:
+    """Rows of one key, and of one moment where they have one, that all come first and differ."""
+    several, place, tied = "_penstock_several", "_penstock_place", "_penstock_tied"
+    within = statement.listed(statement.keys) + (f", {moment}" if moment else "")
+    same = statement.same_key("t", "s") + (f" and t.{moment} = s.{moment}" if moment else "")
+    ranked = (
+        f"select *, rank() over (partition by {within} order by {ordering(statement)}) as {RANK}"
+        f"\n  from ({rows}) as candidates"
     )
-    tied = (
-        f"select {statement.listed(statement.keys, 's')}\nfrom ({firsts}) as s\njoin {chosen} as t"
-        f" on {statement.same_key('t', 's')}\nwhere s.{several} > 1 and s.{RANK} = 1"
-        f" and {statement.differs(compared, 't', 's')}"
+    # Of most keys one row comes first, and nothing is left to be compared.
+    firsts = (
+        f"select *, count(*) over (partition by {within}) as {several},"
+        f" row_number() over (partition by {within}) as {place}\n  from ({ranked}) as ranked where {RANK} = 1"
+    )
+    differing = (
+        f"select {statement.listed(statement.keys, 's')} from {tied} as s join {tied} as t"
+        f" on {same} and t.{place} = 1\n  where {statement.differs(compared, 't', 's')}"
     )
     return Check(
-        f"select distinct {statement.key_text()}\nfrom ({tied}) as tied\nlimit 3",
-        UNDECIDED,
-        why=f"rows of one key are equal in {statement.pipeline.order_by} and have different values",
-        remedy=ADD_TERM,
+        f"with {tied} as (select * from ({firsts}) as firsts where {several} > 1)"
+        f"\nselect distinct {statement.key_text()}\nfrom ({differing}) as differing\nlimit 3",
+        "order_by does not say which of two rows wins",
+        why=why,
+        remedy=remedy,
     )
 
 
