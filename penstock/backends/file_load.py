@@ -30,10 +30,10 @@ from penstock.backends.sql import (
     Counts,
     SqlSession,
     check_format,
+    check_source,
     check_watermark,
     ensure_catalog,
     last_watermark,
-    raise_findings,
     record_load,
     result,
     run_steps,
@@ -196,9 +196,7 @@ class FileLoad(Load, Generic[Session, Config]):
         session.execute(self.begin)
         try:
             failpoint("commit.begin")
-            # First: making our own tables counts as a change of the schema.
-            for check in self._plan.native_checks:
-                raise_findings(session, self._plan.tables[0], check)
+            check_source(session, self._plan)
             ensure_catalog(session)
             check_format(session)
             check_watermark(session, self._plan)

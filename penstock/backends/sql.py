@@ -201,6 +201,15 @@ def _key(values: Sequence[Any]) -> str:
     return ", ".join(str(value) for value in values)
 
 
+def check_source(session: SqlSession, plan: LoadPlan) -> None:
+    """Of a load inside one database: the source is still what was planned.
+
+    First in the transaction: making our own tables may count as a change of the schema.
+    """
+    for check in plan.native_checks:
+        raise_findings(session, plan.tables[0], check)
+
+
 def check_staged(table: TableLoad, staged: int, receipts: Sequence[Receipt]) -> int:
     """Staging must hold exactly what the receipts say.
 

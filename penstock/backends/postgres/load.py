@@ -24,7 +24,16 @@ from penstock.backends.postgres.native import staging_type
 from penstock.backends.postgres.query import trimmed
 from penstock.backends.postgres.sink import PART, PostgresSink
 from penstock.backends.postgres.spelling import Spelling
-from penstock.backends.sql import Counts, check_staged, check_watermark, record_load, result, run_steps, was_committed
+from penstock.backends.sql import (
+    Counts,
+    check_source,
+    check_staged,
+    check_watermark,
+    record_load,
+    result,
+    run_steps,
+    was_committed,
+)
 from penstock.errors import LinkLost, PenstockError, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
 from penstock.observe.logs import Log
@@ -133,6 +142,7 @@ class PostgresLoad(Load):
         try:
             failpoint("commit.begin")
             self._lock_targets()
+            check_source(session, self._plan)
             check_watermark(session, self._plan)
             for number, load in enumerate(self._plan.tables):
                 staged[number] = self._bring_in(number, load, receipts, counts)
