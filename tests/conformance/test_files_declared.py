@@ -23,6 +23,9 @@ from tests.conformance.files_lake import Lake
         ("json", '1}{"v":2'),
         ("json", '1,"w":2'),
         ("json", "1,2"),
+        ("json", "NaN"),
+        ("json", '{"a": [1, -Infinity]}'),
+        ("binary", "QR=="),
         ("struct(a int)", '{"a":1,"zz":2}'),
         ("struct(a int)[]", '[{"a":1},{"A":2}]'),
         ("struct(a int)", '{"a":1}{"a":2}'),
@@ -49,6 +52,8 @@ def test_a_text_that_its_declared_type_would_change_is_told(lake: Lake, type_: s
         ("real", "0.5", 0.5),
         ("real", "+16777216", 16777216.0),
         ("json", ' {"a": [1, "}{"]} ', ' {"a": [1, "}{"]} '),
+        ("json", '{"NaN": "a \\\\\\" Infinity"}', '{"NaN": "a \\\\\\" Infinity"}'),
+        ("binary", "QQ==", b"A"),
         ("struct(a int)", ' {"a": 1} ', {"a": 1}),
     ],
 )

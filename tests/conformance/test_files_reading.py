@@ -177,3 +177,12 @@ def test_a_value_that_is_not_of_its_declared_type_is_told_with_its_key(lake: Lak
 def test_limit_reads_no_more(lake: Lake) -> None:
     lake.put("t.csv", "id\n" + "".join(f"{n}\n" for n in range(5000)))
     assert len(lake.read("t", limit=7)) == 7
+
+
+def test_a_column_that_comes_twice_into_a_file_is_refused(lake: Lake) -> None:
+    lake.put("t/p=1/p=2/a.csv", "id\n1\n")
+    with pytest.raises(PlanRefused, match="has column p in two folders"):
+        lake.source("t")
+    lake.put("u/id=1/a.csv", "id\n1\n")
+    with pytest.raises(PlanRefused, match="has column id in itself and in its folder"):
+        lake.source("u")

@@ -20,6 +20,8 @@ _QUOTE, _BACKSLASH, _COMMA, _COLON = (ord(mark) for mark in '"\\,:')
 _OPENS, _CLOSES = (ord("{"), ord("[")), (ord("}"), ord("]"))
 _SPACE = np.zeros(256, np.bool_)
 _SPACE[np.frombuffer(b" \t\r\n", np.uint8)] = True
+_STRING = r'"(\\.|[^"\\])*"'
+_NO_NUMBER = "NaN|Inf"
 _CONTROLS = "[\\x00-\\x1f]"
 BLOCK = 1 << 20  # bytes that are taken apart at a time: what it needs beside them is many times as much
 
@@ -119,6 +121,10 @@ def check(texts: pa.Array) -> None:
     for opening, closing in ('{"v":', "}\n"), ('{"v":[', "]}\n"):
         if len(texts) and parsed(pc.binary_join_element_wise(opening, texts, closing, "")).num_rows != len(texts):
             raise pa.ArrowInvalid("a text is several values")
+    # Arrow takes these for numbers, JSON has none such.
+    strange = texts.filter(pc.match_substring_regex(texts, _NO_NUMBER))
+    if pc.any(pc.match_substring_regex(pc.replace_substring_regex(strange, _STRING, ""), _NO_NUMBER)).as_py():
+        raise pa.ArrowInvalid("a text holds a number that is none")
 
 
 def parsed(lines: pa.Array, schema: pa.Schema | None = None) -> pa.Table:

@@ -173,9 +173,11 @@ def _foreign_entries(
                 remedy="name the folder as a table of its own",
             )
         columns = tuple(_columns_of(file, dialect, declared))
-        clash = [name for name, _ in folders if any(column.name == name for column in columns)]
+        names = [column.name for column in columns] + [name for name, _ in folders]
+        clash = [name for name, _ in folders if names.count(name) > 1]
         if clash:
-            raise PlanRefused(f"{file.path} has column {clash[0]} in itself and in its folder", remedy="rename one")
+            where = "in itself and in its folder" if any(c.name == clash[0] for c in columns) else "in two folders"
+            raise PlanRefused(f"{file.path} has column {clash[0]} {where}", remedy="rename one")
         rows = sum(rows for rows, _ in parquet.row_groups(file.path)) if wanted_format == "parquet" else None
         entries.append(Entry(file.path, None, file.mark, dialect, columns, folders, rows))
     known = tuple(table) or tuple(_unified(entries, declared))

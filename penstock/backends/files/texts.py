@@ -277,7 +277,10 @@ def _parse(text: pa.Array, type_: pa.DataType) -> pa.Array:
         return text_uuid(pc.utf8_lower(text))[0]
     if pa.types.is_binary(type_):
         _require(text, BASE64_PATTERN)
-        return bytes_of_base64(text)
+        made = bytes_of_base64(text)
+        if not base64_text(made).equals(text):
+            raise _Refused("bits beyond the last byte")
+        return made
     if pa.types.is_integer(type_):
         _refuse(text, "[xX]")  # 0x10 is 16 to Arrow
         return text.cast(type_)
