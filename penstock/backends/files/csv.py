@@ -189,29 +189,30 @@ def has_quoted_lines(path: Path, dialect: Dialect) -> bool:
         return True
     if not dialect.quote:
         return False
-    quote, around = ord(dialect.quote), [ord(mark) for mark in (dialect.delimiter, dialect.quote, "\n", "\r")]
-    inside, before = 0, ord("\n")
+    quote, marks = ord(dialect.quote), [ord(mark) for mark in (dialect.delimiter, dialect.quote, "\n", "\r")]
+    inside, before = 0, b"\n"
     with pa.OSFile(str(path), "rb") as file:
         rest: bytes = file.read(len(BOM)).removeprefix(BOM)
         while True:
             data = file.read(CHUNK)
-            raw = np.frombuffer(rest + data, np.uint8)
-            count = len(raw) - bool(data)  # the last byte is looked at with the one after it
-            quotes = np.flatnonzero(raw[:count] == quote)
+            rest += data
+            around_it = np.frombuffer(before + rest + b"\n", np.uint8)  # with the byte before, and an end after
+            raw = around_it[1 : -1 if not data else -2]  # the last byte is looked at with the one after it
+            quotes = np.flatnonzero(raw == quote)
             # To Arrow a quote opens at the start of a value only, and is a character elsewhere. Where every one
             # that would open stands at a start, and every one that would close at an end, or is doubled,
             # counting tells what lies inside; otherwise nothing does but reading.
-            bytes_ = np.concatenate([[before], raw, [ord("\n")]])
             opens = (np.arange(len(quotes)) + inside) % 2 == 0
-            if not np.isin(np.where(opens, bytes_[quotes], bytes_[quotes + 2]), around).all():
+            if not np.isin(np.where(opens, around_it[quotes], around_it[quotes + 2]), marks).all():
                 return True
-            ends = np.flatnonzero((raw[:count] == ord("\n")) | (raw[:count] == ord("\r")))
-            if ((np.searchsorted(quotes, ends) + inside) % 2 == 1).any():
-                return True
+            if len(quotes) or inside:
+                ends = np.flatnonzero((raw == ord("\n")) | (raw == ord("\r")))
+                if ((np.searchsorted(quotes, ends) + inside) % 2 == 1).any():
+                    return True
             inside = (len(quotes) + inside) % 2
             if not data:
                 return bool(inside)
-            before, rest = int(bytes_[count]), raw[count:].tobytes()
+            before, rest = (before + rest)[-2:-1], rest[-1:]
 
 
 def cuts(path: Path, size: int, want: int) -> list[tuple[int, int]]:
