@@ -24,12 +24,14 @@ from penstock.backends.staging import sync
 from penstock.cache import cache_folder
 from penstock.errors import SparkError
 
-# Zips in the cache that no driver has asked for since. Not by their number: an executor that comes later fetches
-# its own from where the driver of a cluster that still runs has it, and that may be this cache.
+# How long a zip is kept that no driver has given out again. Not a number of zips: an executor that comes later
+# fetches every one that its driver has ever given out, from this cache.
 KEPT_SECONDS = 30 * 24 * 3600
 STAMP = (2020, 1, 1, 0, 0, 0)  # of every file in a zip: the same content is the same zip
 CODE = {".py", ".pyi"}
 INSTALLED = {"site-packages", "dist-packages"}
+
+_given: set[Path] = set()  # by this process, whose executors to come may want every one of them
 
 Files = Mapping[str, bytes]  # by their names in the zip
 
@@ -94,8 +96,11 @@ def _zip(name: str, files: Files) -> Path:
         digest.update(f"{inside}\n{len(content)}\n".encode() + content)
     folder = cache_folder() / "ship"
     path = folder / f"{name}-{digest.hexdigest()[:16]}.zip"
+    _given.add(path)
+    for given in _given:
+        with suppress(OSError):
+            os.utime(given)
     if zipfile.is_zipfile(path):  # not one that a power cut left empty
-        os.utime(path)
         return path
     try:
         folder.mkdir(parents=True, exist_ok=True)

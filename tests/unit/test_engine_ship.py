@@ -90,9 +90,13 @@ def test_a_zip_that_a_cluster_may_still_need_is_kept_and_old_ones_are_forgotten(
     assert first.exists()
     past = time.time() - ship.KEPT_SECONDS - 60
     os.utime(first, (past, past))
-    ship._zip("project", {"a.py": b"another"})
+    ship._zip("project", {"a.py": b"20"})
+    assert first.exists(), "this process has given it out"
+    ship._given.clear()  # as in another one
+    os.utime(first, (past, past))
+    ship._zip("project", {"a.py": b"21"})
     assert not first.exists()
-    assert len(list(cache.iterdir())) == 20
+    assert len(list(cache.iterdir())) == 21
 
 
 def test_a_zip_that_is_not_whole_is_made_again() -> None:
