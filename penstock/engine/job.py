@@ -200,8 +200,8 @@ def lost(error: BaseException) -> PenstockError:
         )
     if any(words in text for words in EXECUTOR_LOST):
         return LinkLost(
-            "an executor of Spark was lost, and what it had made of the transform with it",
-            why="its process or machine ended; Spark may not run half of it again, the rows would be cut otherwise",
+            "an executor of Spark was lost",
+            why="its process or machine ended, and with it what it had shuffled; half a stage is never run again",
             kept="nothing was committed",
             remedy="run again; raise executor_memory in [spark] if it happens again",
         )
