@@ -122,8 +122,7 @@ def test_a_run_has_a_session_of_its_own_also_where_the_url_names_one(cluster: Cl
     for one in made:
         status.end_apart(one)
     assert given.range(3).count() == 3
-    given.client.release_session()
-    given.client.close()
+    given.stop()
 
 
 def test_five_seconds_after_a_cancel_nothing_of_the_run_is_left(make: Callable[[str, str], ClusterFlow]) -> None:
