@@ -7,6 +7,7 @@ canonical type that holds every value: an instant stays the same instant, digits
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -16,19 +17,10 @@ from penstock.backends.base import Native, TargetColumn, Verdict
 from penstock.backends.files.texts import parts, text_of, value_of
 from penstock.backends.stored import stored_type
 from penstock.schema import Column, Logical
+from penstock.schema import canonical as arrow_canonical
 from penstock.schema.columns import NATIVE, NUMERIC
 
-MAX_DIGITS = 38
-_AS_THEY_ARE = frozenset(
-    {
-        pa.bool_(),
-        *(pa.int8(), pa.int16(), pa.int32(), pa.int64()),
-        *(pa.uint8(), pa.uint16(), pa.uint32(), pa.uint64()),
-        *(pa.float32(), pa.float64()),
-        *(pa.string(), pa.binary(), pa.date32(), pa.time64("us"), pa.time64("ns")),
-        *(pa.uuid(), pa.json_()),
-    }
-)
+canonical_type = partial(arrow_canonical.canonical_type, storage=True)
 
 
 def canonical(name: str, type_: pa.DataType, *, nullable: bool = True) -> Column | None:
@@ -38,51 +30,6 @@ def canonical(name: str, type_: pa.DataType, *, nullable: bool = True) -> Column
         return Column(name, found, nullable=nullable)
     if pa.types.is_decimal(type_):
         return Column(name, pa.string(), Logical(NUMERIC), nullable=nullable)  # digits beyond Arrow's 38
-    return None
-
-
-def canonical_type(type_: pa.DataType) -> pa.DataType | None:
-    if type_ in _AS_THEY_ARE:
-        return type_
-    if isinstance(type_, pa.BaseExtensionType):
-        return canonical_type(type_.storage_type)
-    if pa.types.is_dictionary(type_) or pa.types.is_run_end_encoded(type_):
-        return canonical_type(type_.value_type)
-    if pa.types.is_null(type_) or pa.types.is_large_string(type_) or pa.types.is_string_view(type_):
-        return pa.string()
-    if pa.types.is_fixed_size_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_binary_view(type_):
-        return pa.binary()
-    if pa.types.is_float16(type_):
-        return pa.float32()
-    if pa.types.is_date64(type_):
-        return pa.date32()
-    if pa.types.is_time32(type_):
-        return pa.time64("us")
-    if pa.types.is_timestamp(type_):
-        return type_ if type_.tz is None else pa.timestamp(type_.unit, "UTC")
-    if pa.types.is_decimal(type_):
-        fits = type_.precision <= MAX_DIGITS and 0 <= type_.scale <= type_.precision
-        return pa.decimal128(type_.precision, type_.scale) if fits else None
-    return _nested_type(type_)
-
-
-def _nested_type(type_: pa.DataType) -> pa.DataType | None:
-    lists = (
-        pa.types.is_list(type_)
-        or pa.types.is_large_list(type_)
-        or pa.types.is_fixed_size_list(type_)
-        or pa.types.is_list_view(type_)
-        or pa.types.is_large_list_view(type_)
-    )
-    if lists:
-        child = canonical_type(type_.value_type)
-        return None if child is None else pa.list_(child)
-    if pa.types.is_map(type_):
-        key, value = canonical_type(type_.key_type), canonical_type(type_.item_type)
-        return None if key is None or value is None else pa.map_(key, value)
-    if pa.types.is_struct(type_) and type_.num_fields:
-        fields = [(field.name, canonical_type(field.type)) for field in type_]
-        return pa.struct(fields) if all(child is not None for _, child in fields) else None
     return None
 
 
