@@ -22,7 +22,7 @@ from penstock.errors import DataError, Unsupported
 from penstock.load.plan import LoadRequest, plan_load
 from penstock.project.model import Pipeline
 from penstock.schema import Column, Schema
-from tests.unit.test_modes_model import RUN, TABLE, Planned, Session
+from tests.conformance.test_modes_model import RUN, TABLE, Planned, Session
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 KEYS = st.integers(0, 2)
