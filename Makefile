@@ -89,6 +89,7 @@ faults: setup
 
 pairs: setup
 	$(BIN)/pytest tests/conformance --full --numprocesses 2 --dist worksteal
+	$(BIN)/pytest tests/cluster --full
 
 fuzz: setup
 	PENSTOCK_FUZZ_EXAMPLES=400 $(BIN)/pytest tests/fuzz --timeout 3600

@@ -20,7 +20,7 @@ from tests.cluster.flow import ITEMS, ROWS
 from tests.cluster.servers import Cluster
 from tests.conformance.harness import Harness
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.sampled]
 
 FUNCTIONS = """
 import penstock as ps
