@@ -19,21 +19,17 @@ import pyarrow.compute as pc
 from penstock.backends.arrowtext import (
     UUID_TEXT,
     decimal_text,
-    plain_number,
     text_time,
     text_uuid,
     time_text,
     uuid_text,
 )
+from penstock.backends.calendars import Refused, date_text, text_date, text_timestamp, timestamp_text
 from penstock.backends.files import jsontext
-from penstock.backends.files.bytetext import BASE64_PATTERN, Numbers, base64_text, bytes_of_base64
-from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
+from penstock.backends.files.bytetext import BASE64_PATTERN, base64_text, bytes_of_base64
 
 EXACT_IN_JSON = 2**53  # readers that hold every number as a double keep integers up to here
 _DIGITS = {pa.float32(): 6, pa.float64(): 15}  # that every integer of so many has in the type
-_UNITS = {"s": 1, "ms": 1_000, "us": 1_000_000, "ns": 1_000_000_000}
-_SECONDS_OF_DAY = 86_400
-_FIRST_DAY, _LAST_DAY = -719_162, 2_932_896  # 0001-01-01 and 9999-12-31: what Arrow itself writes and reads
 _NULL = pa.scalar(None, pa.string())
 
 
@@ -62,11 +58,11 @@ def text_of(array: pa.Array) -> pa.Array:
     if pa.types.is_binary(type_):
         return base64_text(array)
     if pa.types.is_date32(type_):
-        return _date_text(array)
+        return date_text(array)
     if pa.types.is_time(type_):
         return time_text(array)
     if pa.types.is_timestamp(type_):
-        return _timestamp_text(array)
+        return timestamp_text(array)
     if pa.types.is_nested(type_):
         return token_of(array)
     return array.cast(pa.string())
@@ -121,79 +117,6 @@ def _lengths(array: pa.Array) -> pa.Array:
     return pc.list_value_length(array)
 
 
-def _date_text(array: pa.Array) -> pa.Array:
-    days = array.cast(pa.int32())
-    if _within(days, _FIRST_DAY, _LAST_DAY):
-        return array.cast(pa.string())
-    finite = pc.less(pc.abs_checked(pc.cast(days, pa.int64())), DATE_INFINITY)
-    date, era = _calendar_text(pc.cast(pc.if_else(finite, days, 0), pa.int64()))
-    return _with_infinities(pc.binary_join_element_wise(date, era, ""), days, finite)
-
-
-def _calendar_text(days: pa.Array) -> tuple[pa.Array, pa.Array]:
-    """The date of each number of days since 1970, and ` BC` where it is."""
-    year, month, day = _civil(pc.fill_null(days, 0).to_numpy())
-    before = year <= 0
-    shown = np.where(before, 1 - year, year)
-    parts = [(shown, 4), (month, 2), (day, 2)]
-    texts = [pc.utf8_lpad(pa.array(numbers).cast(pa.string()), width, "0") for numbers, width in parts]
-    date = pc.binary_join_element_wise(*texts, "-")
-    date = pc.if_else(pc.is_null(days), _NULL, date)
-    return date, pc.if_else(pa.array(before), " BC", "")
-
-
-def _civil(days: Numbers) -> tuple[Numbers, Numbers, Numbers]:
-    """Year (1 BC is 0), month and day of the proleptic Gregorian calendar."""
-    shifted = days + 719_468  # since 0000-03-01, so that leap days are the last of their year
-    era = shifted // 146_097
-    of_era = shifted - era * 146_097
-    year_of_era = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
-    of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    index = (5 * of_year + 2) // 153
-    month = np.where(index < 10, index + 3, index - 9)
-    year = year_of_era + era * 400 + (month <= 2)
-    return year, month, of_year - (153 * index + 2) // 5 + 1
-
-
-def _days(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
-    """The inverse of `_civil`."""
-    year = year - (month <= 2)
-    era = year // 400
-    year_of_era = year - era * 400
-    of_year = (153 * np.where(month > 2, month - 3, month + 9) + 2) // 5 + day - 1
-    of_era = year_of_era * 365 + year_of_era // 4 - year_of_era // 100 + of_year
-    made: Numbers = era * 146_097 + of_era - 719_468
-    return made
-
-
-def _timestamp_text(array: pa.Array) -> pa.Array:
-    type_, zone = array.type, "" if array.type.tz is None else "+00"
-    units = array.cast(pa.int64())
-    day = _SECONDS_OF_DAY * _UNITS[type_.unit]
-    first, last = max(_FIRST_DAY * day, -TIMESTAMP_INFINITY + 1), min((_LAST_DAY + 1) * day, TIMESTAMP_INFINITY) - 1
-    if _within(units, first, last):
-        text = plain_number(units.cast(pa.timestamp(type_.unit)).cast(pa.string()))
-        return pc.binary_join_element_wise(text, zone, "") if zone else text
-    finite = pc.less(pc.abs(units), TIMESTAMP_INFINITY)
-    numbers = pc.fill_null(pc.if_else(finite, units, 0), 0).to_numpy()
-    days = numbers // day
-    date, era = _calendar_text(pa.array(days))
-    rest = pa.array(numbers - days * day).cast(pa.timestamp(type_.unit)).cast(pa.string())
-    time = plain_number(pc.utf8_slice_codeunits(rest, 11))
-    text = pc.binary_join_element_wise(pc.binary_join_element_wise(date, time, " "), zone, era, "")
-    return _with_infinities(pc.if_else(pc.is_null(units), _NULL, text), units, finite)
-
-
-def _with_infinities(text: pa.Array, numbers: pa.Array, finite: pa.Array) -> pa.Array:
-    infinite = pc.if_else(pc.greater(numbers, 0), "infinity", "-infinity")
-    return pc.if_else(finite, text, infinite)
-
-
-def _within(numbers: pa.Array, low: int, high: int) -> bool:
-    ends = pc.min_max(numbers).as_py()
-    return ends["min"] is None or (ends["min"] >= low and ends["max"] <= high)
-
-
 # ---------------------------------------------------------------- text to values
 
 
@@ -210,7 +133,7 @@ def value_of(text: pa.Array, type_: pa.DataType, *, own: bool = False) -> pa.Arr
         return pa.ExtensionArray.from_storage(type_, text)  # it was checked when it came here
     try:
         return _parse(text, type_)
-    except (pa.ArrowInvalid, _Refused) as error:
+    except (pa.ArrowInvalid, Refused) as error:
         raise Unreadable(_failing(text, lambda part: _parse(part, type_))) from error
 
 
@@ -262,10 +185,6 @@ def member(found: jsontext.Members, rows: int, name: str) -> pa.Array:
     return found.values.take(pa.array(index, mask=index < 0))
 
 
-class _Refused(ValueError):
-    """Arrow would take this text for a value; it is none."""
-
-
 def _parse(text: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_string(type_):
         return text
@@ -279,7 +198,7 @@ def _parse(text: pa.Array, type_: pa.DataType) -> pa.Array:
         _require(text, BASE64_PATTERN)
         made = bytes_of_base64(text)
         if not base64_text(made).equals(text):
-            raise _Refused("bits beyond the last byte")
+            raise Refused("bits beyond the last byte")
         return made
     if pa.types.is_integer(type_):
         _refuse(text, "[xX]")  # 0x10 is 16 to Arrow
@@ -289,11 +208,11 @@ def _parse(text: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_floating(type_):
         return _float_of(text, type_)
     if pa.types.is_date32(type_):
-        return _date_of(text)
+        return text_date(text)
     if pa.types.is_time(type_):
         return _time_of(text, type_)
     if pa.types.is_timestamp(type_):
-        return _timestamp_of(text, type_)
+        return text_timestamp(text, type_)
     return text.cast(type_)
 
 
@@ -310,12 +229,12 @@ def _float_of(text: pa.Array, type_: pa.DataType) -> pa.Array:
     beyond = pc.and_(pc.is_inf(value), pc.invert(pc.match_substring(text, "inf", ignore_case=True)))
     below = pc.and_(pc.equal(value, 0), pc.match_substring_regex(text, "^[^eE]*[1-9]"))
     if pc.any(pc.or_(beyond, below)).as_py():
-        raise _Refused("it is beyond the type")
+        raise Refused("it is beyond the type")
     long = pc.match_substring_regex(text, f"^[+-]?[0-9]{{{_DIGITS[type_] + 1},}}$")
     if pc.any(long).as_py():
         whole, made = text.filter(long), value.filter(long).cast(pa.string())
         if not _digits(whole).equals(_digits(made)):
-            raise _Refused("an integer has more digits than the type")
+            raise Refused("an integer has more digits than the type")
     return value
 
 
@@ -327,84 +246,17 @@ def _digits(text: pa.Array) -> pa.Array:
 
 def _require(text: pa.Array, pattern: str) -> None:
     if pc.all(pc.match_substring_regex(text, pattern)).as_py() is False:
-        raise _Refused(pattern)
+        raise Refused(pattern)
 
 
 def _refuse(text: pa.Array, pattern: str) -> None:
     if pc.any(pc.match_substring_regex(text, pattern)).as_py():
-        raise _Refused(pattern)
-
-
-_DATE = "^(?P<year>[0-9]{4,7})-(?P<month>[0-9]{2})-(?P<day>[0-9]{2})(?P<era> BC)?$"
-_STAMP = "^(?P<date>[0-9]{4,7}-[0-9]{2}-[0-9]{2})[ T](?P<time>[0-9:.]+)(?P<zone>\\+00)?(?P<era> BC)?$"
-
-
-def _date_of(text: pa.Array) -> pa.Array:
-    try:
-        return text.cast(pa.date32())
-    except pa.ArrowInvalid:
-        pass
-    infinite, sign = _infinities(text)
-    days = _days_of(pc.if_else(infinite, "1970-01-01", text))
-    made = pc.if_else(infinite, pc.multiply(sign, DATE_INFINITY), days)
-    return made.cast(pa.int32()).cast(pa.date32())
-
-
-def _days_of(text: pa.Array) -> pa.Array:
-    found = pc.extract_regex(pc.fill_null(text, "1970-01-01"), _DATE)
-    if found.null_count:
-        raise _Refused(_DATE)
-    year, month, day = (found.field(n).cast(pa.int64()).to_numpy() for n in range(3))
-    before = pc.equal(found.field(3), " BC").to_numpy(zero_copy_only=False)
-    year = np.where(before, 1 - year, year)
-    days = _days(year, month, day)
-    if not all(np.array_equal(a, b) for a, b in zip(_civil(days), (year, month, day), strict=True)):
-        raise _Refused("there is no such day")
-    return pc.if_else(pc.is_null(text), pa.scalar(None, pa.int64()), pa.array(days))
-
-
-def _infinities(text: pa.Array) -> tuple[pa.Array, pa.Array]:
-    infinite = pc.or_(pc.equal(text, "infinity"), pc.equal(text, "-infinity"))
-    return infinite, pc.if_else(pc.starts_with(text, "-"), -1, 1)
+        raise Refused(pattern)
 
 
 def _time_of(text: pa.Array, type_: pa.DataType) -> pa.Array:
     _require(text, "^[0-9]{2}:[0-9]{2}(:[0-9]{2}([.][0-9]+)?)?$")
     return text_time(text, type_)
-
-
-def _timestamp_of(text: pa.Array, type_: pa.DataType) -> pa.Array:
-    try:
-        return text.cast(type_)
-    except pa.ArrowInvalid:
-        pass
-    infinite, sign = _infinities(text)
-    zone = "" if type_.tz is None else "+00"
-    epoch = f"1970-01-01 00:00:00{zone}"
-    found = pc.extract_regex(pc.fill_null(pc.if_else(infinite, epoch, text), epoch), _STAMP)
-    if found.null_count:
-        # Another zone than ours, or no such text: what Arrow reads may stand beside what only we do.
-        return _each(text, type_)
-    if pc.all(pc.equal(found.field(2), zone)).as_py() is False:
-        raise _Refused("a zone is missing, or one too many")
-    days = _days_of(pc.binary_join_element_wise(found.field(0), found.field(3), ""))
-    clock = pc.binary_join_element_wise("1970-01-01 ", found.field(1), "").cast(pa.timestamp(type_.unit))
-    day = _SECONDS_OF_DAY * _UNITS[type_.unit]
-    finite = pc.add_checked(pc.multiply_checked(days, day), clock.cast(pa.int64()))
-    made = pc.if_else(infinite, pc.multiply(sign, TIMESTAMP_INFINITY), finite)
-    return pc.if_else(pc.is_null(text), pa.scalar(None, pa.int64()), made).cast(type_)
-
-
-def _each(text: pa.Array, type_: pa.DataType) -> pa.Array:
-    """A column of both kinds: ours by our rules, the rest by Arrow's."""
-    ours = pc.fill_null(pc.match_substring_regex(text, f"{_STAMP}|^-?infinity$"), True)
-    if pc.all(ours).as_py() or not pc.any(ours).as_py():
-        return text.cast(type_)
-    mine = _timestamp_of(text.filter(ours), type_)
-    rest = text.filter(pc.invert(ours)).cast(type_)
-    places = ours.to_numpy(zero_copy_only=False)
-    order = np.where(places, np.cumsum(places) - 1, len(mine) + np.cumsum(~places) - 1)
-    return pa.concat_arrays([mine, rest]).take(pa.array(order))
 
 
 def _failing(text: pa.Array, parse: Callable[[pa.Array], pa.Array], most: int = 3) -> list[int]:
@@ -415,7 +267,7 @@ def _failing(text: pa.Array, parse: Callable[[pa.Array], pa.Array], most: int = 
         start, end = pending.pop()
         try:
             parse(text.slice(start, end - start))
-        except (pa.ArrowInvalid, _Refused):
+        except (pa.ArrowInvalid, Refused):
             if end - start <= 1:
                 places.append(start)
             else:
