@@ -39,7 +39,7 @@ def date_text(array: pa.Array) -> pa.Array:
 
 def _calendar_text(days: pa.Array) -> tuple[pa.Array, pa.Array]:
     """The date of each number of days since 1970, and ` BC` where it is."""
-    year, month, day = _civil(pc.fill_null(days, 0).to_numpy())
+    year, month, day = civil(pc.fill_null(days, 0).to_numpy())
     before = year <= 0
     shown = np.where(before, 1 - year, year)
     parts = [(shown, 4), (month, 2), (day, 2)]
@@ -49,7 +49,7 @@ def _calendar_text(days: pa.Array) -> tuple[pa.Array, pa.Array]:
     return date, pc.if_else(pa.array(before), " BC", "")
 
 
-def _civil(days: Numbers) -> tuple[Numbers, Numbers, Numbers]:
+def civil(days: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     """Year (1 BC is 0), month and day of the proleptic Gregorian calendar."""
     shifted = days + 719_468  # since 0000-03-01, so that leap days are the last of their year
     era = shifted // 146_097
@@ -62,8 +62,8 @@ def _civil(days: Numbers) -> tuple[Numbers, Numbers, Numbers]:
     return year, month, of_year - (153 * index + 2) // 5 + 1
 
 
-def _days(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
-    """The inverse of `_civil`."""
+def days_of(year: Numbers, month: Numbers, day: Numbers) -> Numbers:
+    """The inverse of `civil`."""
     year = year - (month <= 2)
     era = year // 400
     year_of_era = year - era * 400
@@ -125,8 +125,8 @@ def _days_of(text: pa.Array) -> pa.Array:
     year, month, day = (found.field(n).cast(pa.int64()).to_numpy() for n in range(3))
     before = pc.equal(found.field(3), " BC").to_numpy(zero_copy_only=False)
     year = np.where(before, 1 - year, year)
-    days = _days(year, month, day)
-    if not all(np.array_equal(a, b) for a, b in zip(_civil(days), (year, month, day), strict=True)):
+    days = days_of(year, month, day)
+    if not all(np.array_equal(a, b) for a, b in zip(civil(days), (year, month, day), strict=True)):
         raise Refused("there is no such day")
     return pc.if_else(pc.is_null(text), pa.scalar(None, pa.int64()), pa.array(days))
 

@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backends.arrowtext import plain_number, time_text
+from penstock.backends.calendars import civil, days_of
 from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
 
 FIRST_DAY, LAST_DAY = -719_162, 2_932_896  # 0001-01-01, 9999-12-31
@@ -77,33 +78,13 @@ def _odd_timestamps(numbers: np.ndarray, days: np.ndarray, unit: str, *, zoned: 
 
 
 def _civil_text(days: np.ndarray, clock: np.ndarray | str) -> np.ndarray:
-    year, month, day = _civil(days)
+    year, month, day = civil(days)
     era = np.where(year <= 0, " BC", "")
     shown = np.where(year <= 0, 1 - year, year)
     text = np.char.zfill(shown.astype(str), 4)
     for part in (month, day):
         text = np.char.add(np.char.add(text, "-"), np.char.zfill(part.astype(str), 2))
     return np.char.add(np.char.add(text, clock), era)
-
-
-def _civil(days: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Year (0 is 1 BC), month and day of the proleptic Gregorian calendar."""
-    shifted = days.astype("int64") + 719_468
-    era, of_era = np.divmod(shifted, 146_097)
-    year_of_era = (of_era - of_era // 1_460 + of_era // 36_524 - of_era // 146_096) // 365
-    of_year = of_era - (365 * year_of_era + year_of_era // 4 - year_of_era // 100)
-    shifted_month = (5 * of_year + 2) // 153
-    month = np.where(shifted_month < 10, shifted_month + 3, shifted_month - 9)
-    year = year_of_era + era * 400 + (month <= 2)
-    return year, month, of_year - (153 * shifted_month + 2) // 5 + 1
-
-
-def _days(year: np.ndarray, month: np.ndarray, day: np.ndarray) -> np.ndarray:
-    shifted = year - (month <= 2)
-    era, of_era = np.divmod(shifted, 400)
-    of_year = (153 * np.where(month > 2, month - 3, month + 9) + 2) // 5 + day - 1
-    made: np.ndarray = era * 146_097 + of_era * 365 + of_era // 4 - of_era // 100 + of_year - 719_468
-    return made
 
 
 # ---------------------------------------------------------------- from text
@@ -118,7 +99,7 @@ def dates(text: pa.Array) -> pa.Array:
         return made
     words = text.take(pa.array(odd))
     found = _fields(words, _ANY_DATE)
-    numbers = _infinite(words, DATE_INFINITY, _days(found["y"], found["m"], found["d"]))
+    numbers = _infinite(words, DATE_INFINITY, days_of(found["y"], found["m"], found["d"]))
     if (np.abs(numbers) > DATE_INFINITY).any():
         raise pa.ArrowInvalid("a date lies beyond 32 bits of days")
     put = pa.array(numbers.astype("int32")).cast(pa.date32())
@@ -140,7 +121,7 @@ def timestamps(text: pa.Array, unit: str, *, zoned: bool) -> pa.Array:
     found = _fields(rest, _ANY_TIMESTAMP)
     clock = _clock(found, unit)
     # In Python's own integers the sum cannot wrap; there are few of these.
-    day = _days(found["y"], found["m"], found["d"]).astype(object) * (DAY * PER_SECOND[unit])
+    day = days_of(found["y"], found["m"], found["d"]).astype(object) * (DAY * PER_SECOND[unit])
     numbers = _infinite(rest, TIMESTAMP_INFINITY, day + clock)
     try:
         put = pa.array(numbers.astype("int64")).cast(pa.timestamp(unit))
