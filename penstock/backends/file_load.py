@@ -39,7 +39,7 @@ from penstock.backends.sql import (
     run_steps,
     was_committed,
 )
-from penstock.backends.staging import StagingArea, sweep
+from penstock.backends.staging import StagingArea, staged_under
 from penstock.errors import NOT_COMMITTED, PenstockError, TargetError, Unsupported
 from penstock.observe.failpoints import failpoint
 from penstock.schema import TableName
@@ -106,19 +106,7 @@ class FileTarget(Target, Generic[Session, Config]):
         if any(load.adopt for load in plan.tables):
             raise Unsupported("a load of a file cannot adopt its staging", why="it is staged in other files")
         lock = self._lock(plan.run)
-        staging: StagingArea | None = None
-        try:
-            failpoint("load.begin")
-            base = self._base()
-            sweep(base)
-            if plan.native_query is None:
-                staging = StagingArea.create(base, plan.run)
-            failpoint("load.staging")
-        except BaseException:  # Ctrl-C too: nobody else frees the lock
-            if staging is not None:
-                staging.close()
-            lock.release()
-            raise
+        staging = staged_under(lock, self._base(), plan.run, wanted=plan.native_query is None)
         return self._load(plan, lock, staging)
 
     def _lock(self, run: RunContext) -> FileLock | ProcessLock:

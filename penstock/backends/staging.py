@@ -32,7 +32,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.backends.base import Receipt, RunContext, Sink
-from penstock.backends.locks import FileLock, cannot_write
+from penstock.backends.locks import FileLock, ProcessLock, cannot_write
 from penstock.backends.stored import stored_schema, to_stored
 from penstock.errors import Busy, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
@@ -471,3 +471,25 @@ def _remove_run(folder: Path) -> None:
         raise failed
     with suppress(FileNotFoundError):
         shutil.rmtree(folder)
+
+
+def staged_under(
+    lock: FileLock | ProcessLock, base: Path, run: RunContext, *, wanted: bool = True
+) -> StagingArea | None:
+    """What a load that holds its lock begins with: leftovers gone, and, where it is `wanted`, staging of its own.
+
+    If it cannot be had, the lock is freed.
+    """
+    staging: StagingArea | None = None
+    try:
+        failpoint("load.begin")
+        sweep(base)
+        if wanted:
+            staging = StagingArea.create(base, run)
+        failpoint("load.staging")
+    except BaseException:  # Ctrl-C too: nobody else frees the lock
+        if staging is not None:
+            staging.close()
+        lock.release()
+        raise
+    return staging

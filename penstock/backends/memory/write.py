@@ -33,7 +33,7 @@ from penstock.backends.locks import ProcessLock
 from penstock.backends.memory.store import Loaded, Store, StoredTable
 from penstock.backends.memory.types import common, field_of
 from penstock.backends.sql import check_staged
-from penstock.backends.staging import ArrowSink, StagingArea, sweep
+from penstock.backends.staging import ArrowSink, StagingArea, staged_under
 from penstock.errors import PlanStale, StagingLost
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Ddl, TableName
@@ -83,18 +83,8 @@ class MemoryTarget(Target):
     def begin(self, plan: LoadPlan) -> Load:
         name = f"the memory store {self._store.name!r}"
         lock = ProcessLock.acquire(name, plan.run.run_id, plan.run.pipeline)
-        staging: StagingArea | None = None
-        try:
-            failpoint("load.begin")
-            base = StagingArea.base_of(plan.run)
-            sweep(base)
-            staging = StagingArea.create(base, plan.run)
-            failpoint("load.staging")
-        except BaseException:  # Ctrl-C too: nobody else frees the lock
-            if staging is not None:
-                staging.close()
-            lock.release()
-            raise
+        staging = staged_under(lock, StagingArea.base_of(plan.run), plan.run)
+        assert staging is not None  # noqa: S101  it was wanted
         return MemoryLoad(self._store, plan, lock, staging)
 
 
