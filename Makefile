@@ -45,13 +45,11 @@ lint: setup
 	$(BIN)/lint-imports
 
 unit: setup
-	$(BIN)/pytest tests/unit -m "not timed" --numprocesses 2 --dist worksteal
-	$(BIN)/pytest tests/unit -m timed
+	$(BIN)/pytest tests/unit --numprocesses 2 --dist worksteal
 
-# The same on the newest Python that PySpark supports. The seconds of a start are those of the usual
-# interpreter: this build of the newest is not optimised.
+# The same on the newest Python that PySpark supports.
 unit-newest: $(NEWEST)/.ready
-	$(NEWEST)/bin/pytest tests/unit -m "not timed" -p no:cacheprovider --numprocesses 2 --dist worksteal
+	$(NEWEST)/bin/pytest tests/unit -p no:cacheprovider --numprocesses 2 --dist worksteal
 
 $(NEWEST)/.ready: $(STAMP) tests/newest_python.toml
 	rm -rf $(NEWEST)

@@ -178,16 +178,9 @@ def test_the_package_of_modes_does_not_shadow_the_surface() -> None:
     assert answer == {"callable": True}
 
 
-@pytest.mark.timed
-def test_import_is_lazy_and_quick() -> None:
-    """The best of three, so that a busy machine is not mistaken for a slow import."""
-    code = (
-        "import sys, time, json; t = time.perf_counter(); import penstock; s = time.perf_counter() - t;"
-        f"print(json.dumps({{'seconds': s, 'heavy': [m for m in {HEAVY!r} if m in sys.modules]}}))"
-    )
-    answers = [_fresh(code) for _ in range(3)]
-    assert all(answer["heavy"] == [] for answer in answers)
-    assert min(float(str(answer["seconds"])) for answer in answers) < 0.1
+def test_the_import_loads_nothing_heavy() -> None:
+    code = f"import sys, json, penstock; print(json.dumps({{'heavy': [m for m in {HEAVY!r} if m in sys.modules]}}))"
+    assert _fresh(code) == {"heavy": []}
 
 
 def test_declaring_columns_loads_nothing_heavy() -> None:
