@@ -6,7 +6,6 @@ import pickle
 from fractions import Fraction
 from itertools import pairwise
 
-import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given
@@ -325,11 +324,3 @@ def test_read_ahead_carries_errors_over() -> None:
 
     with pytest.raises(DataError, match="bad"):
         list(ReadAhead(items(), lambda: None))  # type: ignore[arg-type]  # any items
-
-
-def test_an_array_sliced_in_a_list_is_encoded_by_its_own_rows() -> None:
-    type_ = pa.list_(pa.date32())
-    array = pa.array([[1], None, [2, 3]], type_).slice(1)
-    out = encode_batch(batch(v=array), [Wire(Column("v", type_), "integer[]")], (), "t").column(0)
-    assert out.to_pylist() == [None, [2 - 10957, 3 - 10957]]
-    assert np.asarray(out.offsets)[0] == 0

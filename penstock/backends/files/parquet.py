@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from penstock.backends.files import types
@@ -15,6 +16,8 @@ from penstock.backends.steps import RunContext
 from penstock.backends.stored import stored_schema, to_stored
 from penstock.errors import PlanRefused, SourceError
 from penstock.schema import Column
+
+DICTIONARY_SAMPLE = 32_768  # rows
 
 
 def opened(path: Path) -> pq.ParquetFile:
@@ -106,27 +109,55 @@ def _counted(rows: int, most: int) -> Iterator[pa.RecordBatch]:
 
 
 class Writer:
-    """Writes canonical batches into a new file."""
+    """Writes canonical batches into a new file, which begins with the first of them."""
 
     def __init__(self, path: Path, columns: Sequence[Column], dialect: Dialect) -> None:
         self._schema = stored_schema(columns)
         self._file = pa.OSFile(str(path), "wb")
-        compression = dialect.compression or PARQUET_COMPRESSION
-        self._writer = pq.ParquetWriter(self._file, self._schema, compression=compression, store_schema=False)
+        self._compression = dialect.compression or PARQUET_COMPRESSION
+        self._writer: pq.ParquetWriter | None = None
         self.lines = True
 
     def write(self, batch: pa.RecordBatch) -> None:
         arrays = [to_stored(batch.column(field.name), field.type) for field in self._schema]
-        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._schema))
+        stored = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
+        if self._writer is None:
+            self._writer = self._begun(_repeating(stored))
+        self._writer.write_batch(stored)
+
+    def _begun(self, by_dictionary: list[str]) -> pq.ParquetWriter:
+        return pq.ParquetWriter(
+            self._file,
+            self._schema,
+            compression=self._compression,
+            use_dictionary=by_dictionary or False,
+            store_schema=False,
+        )
 
     def close(self) -> None:
-        self._writer.close()
+        (self._writer or self._begun([])).close()
         self._file.close()
 
     def drop(self) -> None:
         """Leave it unfinished: its finaliser would put a footer under half the rows and make a valid file of them."""
-        self._writer.is_open = False
+        if self._writer is not None:
+            self._writer.is_open = False
         self._file.close()
+
+
+def _repeating(batch: pa.RecordBatch) -> list[str]:
+    """The columns whose values come again, by the first rows.
+
+    A dictionary of values that do not is begun, found too large and left: twice the time, and more bytes.
+    """
+    first = batch.slice(0, DICTIONARY_SAMPLE)
+    return [name for name, array in zip(first.schema.names, first.columns, strict=True) if _repeats(array)]
+
+
+def _repeats(array: pa.Array) -> bool:
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    return not pa.types.is_nested(array.type) and pc.count_distinct(array).as_py() * 2 <= len(array)
 
 
 def copy_parts(parts: Sequence[Path], path: Path, columns: Sequence[Column], dialect: Dialect) -> None:

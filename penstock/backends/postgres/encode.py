@@ -1,8 +1,9 @@
 """Canonical batches as COPY BINARY takes them: the numbers the server stores, under its own names.
 
 ADBC's ingest into an existing table is unchecked COPY BINARY, matched by name. That is used on
-purpose: an int64 of microseconds since 2000 is a timestamp there, infinities included. The
-server's own receive functions check every value. Vectorised, per batch.
+purpose: an int64 of microseconds since 2000 is a timestamp there, infinities included, and bytes
+are whatever the column's type reads from them. The server's own receive functions check every
+value. Vectorised, per batch.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from penstock.backends.postgres.decode import (
     EPOCH_MICROS,
     FIRST_TIMESTAMP,
     list_offsets,
-    made_list,
     row_keys,
     rows_of_elements,
 )
+from penstock.backends.postgres.spelling import Spelling
+from penstock.backends.postgres.wireforms import decimal_type, decimals, lists
 from penstock.errors import DataError, TargetError
 from penstock.schema import Column
 from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
@@ -63,7 +65,7 @@ class Unfit(Exception):
 def wire_type(type_: pa.DataType) -> pa.DataType:
     """The Arrow type whose COPY form is what the server stores."""
     if pa.types.is_list(type_):
-        return pa.list_(wire_type(type_.value_type))
+        return pa.binary()
     if pa.types.is_timestamp(type_) or pa.types.is_time(type_):
         return pa.int64()
     if pa.types.is_date32(type_):
@@ -72,7 +74,8 @@ def wire_type(type_: pa.DataType) -> pa.DataType:
         return pa.binary(16)
     if isinstance(type_, pa.JsonType):
         return pa.string()
-    return _SMALLER.get(type_, type_)
+    held = _SMALLER.get(type_, type_)
+    return decimal_type(held) if pa.types.is_decimal(held) else held
 
 
 def wire_schema(wires: Sequence[Wire]) -> pa.Schema:
@@ -118,6 +121,8 @@ def _encode(array: pa.Array, type_: pa.DataType, staged: str) -> pa.Array:
         array = array.storage
     if type_ in _SMALLER:
         array = array.cast(_SMALLER[type_])
+    if pa.types.is_decimal(array.type):
+        return decimals(array)
     if pa.types.is_string(array.type):
         _refuse_zero_bytes(array)
         if staged == "jsonb":
@@ -191,8 +196,9 @@ def _time(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 def _list(array: pa.ListArray, type_: pa.ListType, staged: str) -> pa.Array:
     offsets = list_offsets(array)
+    element = Spelling.parse(staged.removesuffix("[]"))
     try:
-        values = _encode(array.flatten(), type_.value_type, staged.removesuffix("[]"))
+        values = _encode(array.flatten(), type_.value_type, element.base)
     except Unfit as unfit:
         raise Unfit(unfit.why, rows_of_elements(offsets, unfit.rows)) from None
-    return made_list(array, offsets, values, wire_type(type_))
+    return lists(array, offsets, values, element.base)

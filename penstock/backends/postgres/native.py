@@ -15,6 +15,7 @@ import pyarrow as pa
 from penstock.backends.base import Native, Verdict
 from penstock.backends.postgres.casts import checked, input_valid
 from penstock.backends.postgres.spelling import Spelling
+from penstock.backends.postgres.wireforms import ELEMENT_OIDS
 from penstock.schema import Column, Ddl
 from penstock.schema.columns import ENUM, INTERVAL, JSON, NATIVE, NUMERIC, OPAQUE, TIME, UUID
 
@@ -50,12 +51,6 @@ _BY_LOGICAL = {NUMERIC: "numeric", INTERVAL: "interval", JSON: "json", UUID: "uu
 
 # Types whose binary form is their text, so that a string can be copied into them.
 _STRING_DIRECT = frozenset({TEXT, "character varying", "character", "bpchar", "name", "json", "jsonb", "xml"})
-# Elements that ADBC sends under the very oid that the target's array has.
-_LIST_DIRECT = frozenset(
-    {"boolean", "smallint", "integer", "bigint", "real", "double precision", TEXT, "bytea", "numeric"}
-)
-# What the elements of a list are staged as, where that is not their natural type.
-_STAGED_ELEMENT = {pa.date32(): "integer", pa.time64("us"): "bigint", pa.uuid(): "bytea", pa.json_(): TEXT}
 
 # Values that types have got since the oldest server: since when, what older ones hold, and what the plan says.
 _NEWER_VALUES = {
@@ -81,12 +76,6 @@ _PRINTED = frozenset(
     {"gtsvector", "pg_node_tree", "pg_ndistinct", "pg_dependencies", "pg_mcv_list"}
     | {"pg_brin_bloom_summary", "pg_brin_minmax_multi_summary"}
 )
-
-_EACH = (
-    "case when {} is null then null else array(select EXPRESSION from pg_catalog.unnest({})"
-    " with ordinality as u(e, n) order by u.n) end"
-)
-_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,11 +118,6 @@ def staging_type(column: Column, native: Native) -> str:
     """What the staging table has for the column."""
     if native.direct:
         return native.sql
-    if pa.types.is_list(column.type):
-        element = column.type.value_type
-        if pa.types.is_timestamp(element):
-            return "bigint[]"
-        return f"{_STAGED_ELEMENT.get(element) or natural(element)}[]"
     return natural(column.type) or TEXT
 
 
@@ -238,7 +222,7 @@ def _is_direct(column: Column, own: Held) -> bool:
     if pa.types.is_list(column.type):
         element = Spelling(held.base, held.mods)
         staged = Spelling.parse(staging_type(column, Native(own.sql, direct=False)).removesuffix("[]"))
-        return held.array and element == staged and held.base in _LIST_DIRECT
+        return held.array and element == staged and held.base in ELEMENT_OIDS
     if held.array:
         return False
     if pa.types.is_string(column.type):
@@ -254,41 +238,10 @@ def _is_direct(column: Column, own: Held) -> bool:
 def _decode(column: Column, sql: str) -> str:
     """From what is staged (not directly) to the column's own type."""
     if pa.types.is_list(column.type):
-        return _decode_list(column.type.value_type, sql)
+        return f"{{}}::{sql}"
     if pa.types.is_string(column.type) and Spelling.parse(sql).base not in (TEXT, "character varying", "character"):
         return _REGCLASS if sql == "regclass" else "{}::" + sql
     return "{}"
-
-
-def _decode_list(element: pa.DataType, sql: str) -> str:
-    zone = "timestamptz" if pa.types.is_timestamp(element) and element.tz else "timestamp"
-    forms = {
-        "date": "case u.e when 2147483647 then 'infinity'::date when -2147483648 then '-infinity'::date"
-        " else '2000-01-01'::date + u.e end",
-        "timestamp": f"case u.e when 9223372036854775807 then 'infinity'::{zone}"
-        f" when -9223372036854775808 then '-infinity'::{zone}"
-        # Whole days and the rest apart: an interval times a number is a float inside.
-        f" else '2000-01-01'::{zone} + pg_catalog.make_interval(days => (u.e / {_DAY})::int4)"
-        f" + (u.e % {_DAY}) * '1 microsecond'::interval end",
-        "time": f"case when u.e = {_DAY} then '24:00'::time else '00:00'::time + u.e * '1 microsecond'::interval end",
-        "uuid": "pg_catalog.encode(u.e, 'hex')::uuid",
-        "json": "u.e::json",
-    }
-    kind = _list_kind(element)
-    return f"{{}}::{sql}" if not kind else f"({_EACH.replace('EXPRESSION', forms[kind])})::{sql}"
-
-
-def _list_kind(element: pa.DataType) -> str:
-    """Which elements are staged as something else than themselves."""
-    if pa.types.is_date32(element):
-        return "date"
-    if pa.types.is_timestamp(element):
-        return "timestamp"
-    if pa.types.is_time(element):
-        return "time"
-    if isinstance(element, pa.UuidType):
-        return "uuid"
-    return "json" if isinstance(element, pa.JsonType) else ""
 
 
 _INTEGER_DIGITS = {"smallint": 5, "integer": 10, "bigint": 19}
