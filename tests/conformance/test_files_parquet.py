@@ -221,3 +221,23 @@ def test_parts_become_one_file_a_row_group_at_a_time(tmp_path: Path) -> None:
     columns = [Column("id", pa.int64())]
     parquet.copy_parts([tmp_path / "part"] * 2, tmp_path / "whole", columns, Dialect(format="parquet"))
     assert [rows for rows, _ in parquet.row_groups(tmp_path / "whole")] == [2] * 6
+
+
+def test_a_dictionary_is_kept_only_of_values_that_come_again(tmp_path: Path) -> None:
+    columns = [Column(name, type_) for name, type_ in (("id", pa.int64()), ("kind", pa.string()), ("token", pa.uuid()))]
+    rows = 1000
+    tokens = pa.array([UUID(int=n) for n in range(rows)], pa.uuid())
+    batch = pa.record_batch(
+        [pa.array(range(rows)), pa.array(["a", "b"] * (rows // 2)), tokens], ["id", "kind", "token"]
+    )
+    writer = parquet.Writer(tmp_path / "some", columns, Dialect(format="parquet"))
+    writer.write(batch)
+    writer.close()
+    group = pq.read_metadata(tmp_path / "some").row_group(0)
+    assert [group.column(n).has_dictionary_page for n in range(3)] == [False, True, False]
+    assert pq.read_table(tmp_path / "some")["kind"].to_pylist() == ["a", "b"] * (rows // 2)
+
+
+def test_a_file_of_no_batch_is_a_whole_one(tmp_path: Path) -> None:
+    parquet.Writer(tmp_path / "none", [Column("id", pa.int64())], Dialect(format="parquet")).close()
+    assert pq.read_table(tmp_path / "none").schema.names == ["id"]
