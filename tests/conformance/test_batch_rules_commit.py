@@ -11,7 +11,7 @@ import pytest
 
 from penstock.backends.base import TableLoad, UserSql
 from penstock.backends.postgres import PostgresConfig
-from penstock.backends.postgres.connect import DriverSession, open_driver_session
+from penstock.backends.postgres.connect import DriverSession, open_session
 from penstock.backends.sql import Counts, run_steps
 from penstock.errors import ConfigError, DataError, PenstockError, PlanRefused, TargetError
 from penstock.project import Project
@@ -99,7 +99,7 @@ def test_3_user_sql_may_not_end_the_transaction(into_postgres: Flow) -> None:
             flow.project(flow.pipeline(transforms_pre=[sql]))
     # What no look at the text can find: the transaction's id tells.
     conninfo = PostgresConfig(name="db", dsn=dsn_of(flow.target)).conninfo()
-    with open_driver_session(conninfo, "test") as connection:
+    with open_session(conninfo, "test") as connection:
         session = DriverSession(connection, conninfo)
         session.execute("begin")
         load = TableLoad(TableName("public", "items"), (), (UserSql("commit; begin", "transforms_post[0]"),), "append")

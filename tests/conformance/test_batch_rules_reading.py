@@ -22,7 +22,7 @@ from penstock.backends import staging
 from penstock.backends.base import Load, ReadRequest, Receipt, RunContext, Sink, Source
 from penstock.backends.duckdb import connect as duckdb_connect
 from penstock.backends.postgres import PostgresBackend, PostgresConfig, split
-from penstock.backends.postgres.connect import SETTINGS, Identity, worker_session
+from penstock.backends.postgres.connect import SETTINGS, Identity, reading_session
 from penstock.backends.postgres.leases import staging_name
 from penstock.errors import SourceMoved, StagingLost
 from penstock.run.prepare import Prepared
@@ -138,7 +138,7 @@ def test_1_sessions_notice_a_client_that_is_gone(postgres: PostgresHarness) -> N
     config = PostgresConfig(name="db", dsn=postgres.dsn)
     wanted = dict(SETTINGS)
     assert wanted["client_connection_check_interval"] == "1000"
-    with worker_session(config.conninfo(), "test") as connection, connection.cursor() as cursor:
+    with reading_session(config.conninfo(), "test") as connection, connection.cursor() as cursor:
         for name, value in wanted.items():
             cursor.execute(f"select setting from pg_settings where lower(name) = '{name}'")
             assert cursor.fetchone()[0].lower() == value.lower(), name

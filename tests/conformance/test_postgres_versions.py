@@ -18,7 +18,7 @@ import pytest
 
 from penstock.backends.base import Source
 from penstock.backends.postgres import split
-from penstock.backends.postgres.connect import SETTINGS, open_driver_session, worker_session
+from penstock.backends.postgres.connect import SETTINGS, open_session, reading_session
 from penstock.backends.postgres.write import PostgresTarget
 from penstock.errors import DataError, SourceError, SourceMoved
 from tests.conformance.harness import Flow, Harness, PostgresHarness
@@ -273,9 +273,9 @@ def test_source_sessions_are_read_only_and_know_their_settings(old: OldServer, o
             read_all(opened(db, query))
     assert db.query("select count(*) from t") == [(10,)]
     conninfo = db.config.conninfo()
-    with open_driver_session(conninfo, "test") as driver:
+    with open_session(conninfo, "test") as driver:
         made = {name: driver.execute(f"show {name}".encode()).fetchone() for name, _ in SETTINGS}
-    with worker_session(conninfo, "test") as worker, worker.cursor() as cursor:
+    with reading_session(conninfo, "test") as worker, worker.cursor() as cursor:
         for name, _ in SETTINGS:
             cursor.execute(f"select pg_catalog.current_setting('{name}')")
             assert cursor.fetchone() == made[name], name

@@ -14,8 +14,8 @@ from psycopg import postgres
 from psycopg.adapt import Transformer
 from psycopg.pq import Format
 
-from penstock.backends.postgres.encode import Wire, encode_batch, wire_type
-from penstock.backends.postgres.wireforms import decimals
+from penstock.backends.postgres.encode import Wire, encode_batch
+from penstock.backends.postgres.wireforms import decimals, rows
 from penstock.schema import Column
 
 
@@ -29,7 +29,7 @@ def _read(form: bytes | None, type_name: str) -> Any:
 
 def _encoded(array: pa.Array, staged: str) -> pa.Array:
     batch = pa.RecordBatch.from_arrays([array], names=["v"])
-    return encode_batch(batch, [Wire(Column("v", array.type), staged)], (), "t").column(0)
+    return encode_batch(batch, [Wire(Column("v", array.type), staged)], (), "t")[0]
 
 
 @st.composite
@@ -48,7 +48,6 @@ def test_a_decimal_goes_out_as_it_is(made: tuple[pa.DataType, list[Decimal | Non
     type_, values, offset = made
     array = pa.array(values, type_).slice(offset)
     form = decimals(array)
-    assert form.type == wire_type(type_)
     found = [_read(one, "numeric") for one in form.to_pylist()]
     assert found == array.to_pylist()
     assert all(one.as_tuple().exponent == -type_.scale for one in found if one is not None)
@@ -82,5 +81,34 @@ def test_a_list_goes_out_as_it_is(type_: pa.DataType, staged: str, name: str, va
     array = pa.array(rows, pa.list_(type_))
     for offset in range(len(rows)):
         form = _encoded(array.slice(offset), f"{staged}[]")
-        assert form.type == wire_type(array.type)
         assert [_read(one, f"{name}[]") for one in form.to_pylist()] == rows[offset:]
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.string(), pa.decimal128(5, 2)], ids=str)
+def test_lists_without_an_element_go_out(type_: pa.DataType) -> None:
+    staged = {pa.int64(): "bigint", pa.string(): "text"}.get(type_, "numeric")
+    form = _encoded(pa.array([[], None], pa.list_(type_)), f"{staged}[]")
+    assert [_read(one, f"{staged.replace('bigint', 'int8')}[]") for one in form.to_pylist()] == [[], None]
+
+
+@given(
+    st.lists(
+        st.tuples(st.booleans(), st.one_of(st.none(), st.integers(-(2**31), 2**31 - 1)), st.text("aé", max_size=3))
+    )
+)
+def test_rows_are_those_of_a_copy(values: list[tuple[bool, int | None, str]]) -> None:
+    first, second, third = ([row[n] for row in values] for n in range(3))
+    arrays = [pa.array(first, pa.bool_()), pa.array(second, pa.int32()), pa.array(third, pa.string())]
+    taken = Transformer()
+    taken.set_loader_types([postgres.types[name].oid for name in ("bool", "int4", "text")], Format.BINARY)
+    data = bytes(rows(arrays)) if values else b""
+    for row in values:
+        fields = []
+        assert data[:2] == (3).to_bytes(2, "big")
+        data = data[2:]
+        for _ in range(3):
+            length = int.from_bytes(data[:4], "big", signed=True)
+            fields.append(None if length < 0 else data[4 : 4 + length])
+            data = data[4 + max(length, 0) :]
+        assert taken.load_sequence(fields) == row
+    assert data == b""

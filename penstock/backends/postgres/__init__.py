@@ -13,7 +13,7 @@ from penstock.backends.base import (
 )
 from penstock.backends.postgres.capabilities import CAPABILITIES
 from penstock.backends.postgres.config import PostgresConfig
-from penstock.backends.postgres.connect import DriverSession, Identity, open_driver_session
+from penstock.backends.postgres.connect import DriverSession, Identity, open_session
 from penstock.backends.postgres.read import READABLE, PostgresSource
 from penstock.backends.postgres.write import PostgresTarget
 from penstock.errors import ConfigError
@@ -61,13 +61,13 @@ class PostgresBackend(Backend):
         return PostgresTarget(_mine(config), run)
 
     def test(self, config: ConnectionConfig) -> str:
-        with open_driver_session(_mine(config).conninfo(), PROBE) as connection:
+        with open_session(_mine(config).conninfo(), PROBE) as connection:
             version = connection.info.parameter_status("server_version") or str(connection.info.server_version)
         return f"PostgreSQL {version.split()[0]}"
 
     def tables(self, config: ConnectionConfig) -> list[TableInfo]:
         conninfo = _mine(config).conninfo()
-        with open_driver_session(conninfo, PROBE, (("search_path", "pg_catalog"),)) as connection:
+        with open_session(conninfo, PROBE, (("search_path", "pg_catalog"),)) as connection:
             rows = DriverSession(connection, conninfo).query(_TABLES)
         return [
             TableInfo(TableName(schema, name), READABLE[kind], count, size, tuple(key))
@@ -76,7 +76,7 @@ class PostgresBackend(Backend):
 
     def same_database(self, a: ConnectionConfig, b: ConnectionConfig) -> tuple[bool, str]:
         first, second = _mine(a).conninfo(), _mine(b).conninfo()
-        with open_driver_session(first, PROBE) as one, open_driver_session(second, PROBE) as two:
+        with open_session(first, PROBE) as one, open_session(second, PROBE) as two:
             left, right = DriverSession(one, first), DriverSession(two, second)
             if left.query(Identity.QUERY) != right.query(Identity.QUERY):
                 return False, "source and target are different databases"

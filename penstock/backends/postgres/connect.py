@@ -1,4 +1,4 @@
-"""Sessions on a Postgres server: psycopg on the driver, ADBC where data flows.
+"""Sessions on a Postgres server: ADBC where rows are read, psycopg for everything else.
 
 Every session prints values the same way whatever the server's defaults are, so that a text form
 read by one is what another takes in. Nothing here retries.
@@ -53,7 +53,7 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def open_driver_session(
+def open_session(
     conninfo: Conninfo, application: str, extra: Sequence[tuple[str, str]] = ()
 ) -> psycopg.Connection[tuple[Any, ...]]:
     """A psycopg session in autocommit, with all settings made."""
@@ -92,10 +92,12 @@ def open_driver_session(
 
 
 @contextmanager
-def worker_session(conninfo: Conninfo, application: str) -> Iterator[adbc.Connection]:
+def reading_session(conninfo: Conninfo, application: str) -> Iterator[adbc.Connection]:
     """An ADBC session inside a transaction, rolled back and closed on the way out.
 
     Settings are made by SET, which takes no snapshot: `set transaction …` may still follow.
+    A statement over a link that has broken may end the process inside the driver: only workers, which
+    Spark starts again, have such sessions.
     """
     import adbc_driver_postgresql.dbapi as adbc  # brings pandas, which the driver has no use for
 

@@ -1,9 +1,7 @@
 """Canonical batches as COPY BINARY takes them: the numbers the server stores, under its own names.
 
-ADBC's ingest into an existing table is unchecked COPY BINARY, matched by name. That is used on
-purpose: an int64 of microseconds since 2000 is a timestamp there, infinities included, and bytes
-are whatever the column's type reads from them. The server's own receive functions check every
-value. Vectorised, per batch.
+An int64 of microseconds since 2000 is a timestamp there, infinities included. The server's own
+receive functions check every value. Vectorised, per batch.
 """
 
 from __future__ import annotations
@@ -24,7 +22,7 @@ from penstock.backends.postgres.decode import (
     rows_of_elements,
 )
 from penstock.backends.postgres.spelling import Spelling
-from penstock.backends.postgres.wireforms import decimal_type, decimals, lists
+from penstock.backends.postgres.wireforms import decimals, lists
 from penstock.errors import DataError, TargetError
 from penstock.schema import Column
 from penstock.schema.columns import DATE_INFINITY, TIMESTAMP_INFINITY
@@ -38,6 +36,7 @@ _SMALLER = {
     pa.large_string(): pa.string(),
     pa.large_binary(): pa.binary(),
 }
+_OF_ANY_LENGTH = frozenset({pa.string(), pa.large_string(), pa.binary(), pa.large_binary(), pa.json_()})
 _PER_UNIT = {"s": 1_000_000, "ms": 1_000, "us": 1}
 
 
@@ -49,8 +48,9 @@ class Wire:
     staged: str  # the staging column's type, as the server spells it
 
     @property
-    def type(self) -> pa.DataType:
-        return wire_type(self.column.type)
+    def fixed(self) -> bool:
+        """Whether every value has as many bytes."""
+        return self.column.type not in _OF_ANY_LENGTH and not pa.types.is_list(self.column.type)
 
 
 class Unfit(Exception):
@@ -62,29 +62,9 @@ class Unfit(Exception):
         self.rows = rows
 
 
-def wire_type(type_: pa.DataType) -> pa.DataType:
-    """The Arrow type whose COPY form is what the server stores."""
-    if pa.types.is_list(type_):
-        return pa.binary()
-    if pa.types.is_timestamp(type_) or pa.types.is_time(type_):
-        return pa.int64()
-    if pa.types.is_date32(type_):
-        return pa.int32()
-    if isinstance(type_, pa.UuidType):
-        return pa.binary(16)
-    if isinstance(type_, pa.JsonType):
-        return pa.string()
-    held = _SMALLER.get(type_, type_)
-    return decimal_type(held) if pa.types.is_decimal(held) else held
-
-
-def wire_schema(wires: Sequence[Wire]) -> pa.Schema:
-    return pa.schema([pa.field(wire.column.name, wire.type) for wire in wires])
-
-
-def encode_batch(batch: pa.RecordBatch, wires: Sequence[Wire], keys: Sequence[str], place: str) -> pa.RecordBatch:
-    """The batch as it is copied; columns are found by name."""
-    arrays = []
+def encode_batch(batch: pa.RecordBatch, wires: Sequence[Wire], keys: Sequence[str], place: str) -> list[pa.Array]:
+    """The columns of `wires` as they are copied, found by name."""
+    arrays: list[pa.Array] = []
     for wire in wires:
         name = wire.column.name
         index = batch.schema.get_field_index(name)
@@ -105,7 +85,7 @@ def encode_batch(batch: pa.RecordBatch, wires: Sequence[Wire], keys: Sequence[st
                 place=place,
                 keys=row_keys(batch, [int(row) for row in unfit.rows], keys),
             ) from None
-    return pa.RecordBatch.from_arrays(arrays, schema=wire_schema(wires))
+    return arrays
 
 
 def _encode(array: pa.Array, type_: pa.DataType, staged: str) -> pa.Array:

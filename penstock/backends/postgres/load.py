@@ -16,7 +16,7 @@ from tenacity import Retrying, retry_if_exception_type, stop_after_delay, wait_e
 from penstock.backends.base import RAW, Check, Load, LoadPlan, LoadResult, Receipt, Sink, TableLoad
 from penstock.backends.postgres import leases
 from penstock.backends.postgres.config import PostgresConfig
-from penstock.backends.postgres.connect import DriverSession, identifier, literal, open_driver_session
+from penstock.backends.postgres.connect import DriverSession, identifier, literal, open_session
 from penstock.backends.postgres.dialect import create_table, qualified, render
 from penstock.backends.postgres.encode import Wire
 from penstock.backends.postgres.errors import refused
@@ -64,7 +64,7 @@ class PostgresLoad(Load):
             raise
 
     def _connect(self) -> DriverSession:
-        connection = open_driver_session(
+        connection = open_session(
             self._conninfo, self._plan.run.application_name, (("lock_timeout", self._config.lock_timeout),)
         )
         session = DriverSession(connection, self._conninfo)

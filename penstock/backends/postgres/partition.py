@@ -19,7 +19,7 @@ from adbc_driver_manager._reader import AdbcRecordBatchReader
 from penstock.backends.base import Partition
 from penstock.backends.postgres.ahead import ReadAhead
 from penstock.backends.postgres.config import Conninfo
-from penstock.backends.postgres.connect import Identity, identifier, literal, worker_session
+from penstock.backends.postgres.connect import Identity, identifier, literal, reading_session
 from penstock.backends.postgres.decode import decode_batch
 from penstock.backends.postgres.errors import DRIVER_ERRORS, refused, sqlstate
 from penstock.backends.postgres.snapshot import Moment
@@ -74,7 +74,7 @@ class PostgresPartition(Partition):
 
     def read(self) -> Iterator[pa.RecordBatch]:
         try:
-            with worker_session(self.conninfo, self.application) as connection:
+            with reading_session(self.conninfo, self.application) as connection:
                 self._enter(connection)
                 with connection.cursor() as cursor:
                     cursor.adbc_statement.set_options(**{BATCH_BYTES_OPTION: str(self.batch_bytes)})

@@ -7,29 +7,35 @@ rows once. A sink never touches the target.
 from __future__ import annotations
 
 import os
+import select
 from collections import deque
 from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
+import psycopg
 import pyarrow as pa
+from psycopg.copy import LibpqWriter
 
 from penstock.backends.base import Receipt, Sink
 from penstock.backends.postgres.config import Conninfo
-from penstock.backends.postgres.connect import identifier, worker_session
+from penstock.backends.postgres.connect import identifier, open_session
 from penstock.backends.postgres.decode import row_keys
-from penstock.backends.postgres.encode import Wire, encode_batch, wire_schema
-from penstock.backends.postgres.errors import DATA, DRIVER_ERRORS, Place, copy_place, refused, sqlstate
+from penstock.backends.postgres.encode import Wire, encode_batch
+from penstock.backends.postgres.errors import DATA, Place, copy_place, refused, sqlstate
+from penstock.backends.postgres.wireforms import COPY_END, COPY_HEAD, rows
 from penstock.errors import DataError, PenstockError, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
-
-if TYPE_CHECKING:
-    import adbc_driver_postgresql.dbapi as adbc
 
 # Sent rows may be ahead of the row that the server complains about, by what the sockets hold.
 BATCHES_REMEMBERED = 8
 PART = "_penstock_part"
+# Bytes that are given to the link at once.
+CHUNK = 65_536
+
+Session = psycopg.Connection[tuple[Any, ...]]
 
 
 @dataclass(slots=True)
@@ -39,7 +45,38 @@ class _Feed:
     rows: int = 0
     bytes: int = 0
     keys: deque[tuple[int, pa.RecordBatch]] = field(default_factory=lambda: deque(maxlen=BATCHES_REMEMBERED))
-    error: BaseException | None = None
+
+    def take(self, batch: pa.RecordBatch, keys: tuple[str, ...]) -> None:
+        known = [name for name in keys if name in batch.schema.names]
+        # Copied: a slice would keep the whole batch alive for its keys.
+        self.keys.append((self.rows, batch.select(known).take(np.arange(batch.num_rows))))
+        self.rows += batch.num_rows
+        self.bytes += batch.nbytes
+
+
+class _Sender(LibpqWriter):
+    """Sends all of a block before it takes the next, and ends a failed copy without telling the server why."""
+
+    def write(self, data: Any) -> None:
+        link = self.connection.pgconn
+        ready = select.poll()
+        ready.register(link.socket, select.POLLIN | select.POLLOUT)
+        view = memoryview(data)
+        for start in range(0, len(view), CHUNK):
+            link.put_copy_data(view[start : start + CHUNK])
+            # What libpq could not send it moves about in memory with every further block.
+            while link.flush():
+                if any(event & select.POLLIN for _, event in ready.poll()):
+                    link.consume_input()
+
+    def finish(self, exc: BaseException | None = None) -> None:
+        if exc is None:
+            super().finish()
+            return
+        # The error's own text would stand in the server's log, keys and all; and it is the one that
+        # counts, not that the link may be gone as well.
+        with suppress(psycopg.Error):
+            super().finish(TargetError("the copy was stopped"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,79 +94,67 @@ class PostgresSink(Sink):
     by_attempt: bool = False  # every row carries its part: only some parts will count
 
     def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
-        try:
-            with worker_session(self.conninfo, self.application) as connection:
-                return self._write(connection, part, batches)
-        except DRIVER_ERRORS as error:
-            raise self._mapped(error, _Feed()) from None
+        # Closing ends the transaction; a rollback on a broken link would hide the first error.
+        with closing(open_session(self.conninfo, self.application)) as session:
+            try:
+                return self._write(session, part, batches)
+            except psycopg.Error as error:
+                raise self._mapped(error, _Feed()) from None
 
-    def _write(self, connection: adbc.Connection, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
+    def _write(self, session: Session, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
         failpoint("sink.open")
-        with connection.cursor() as cursor:
-            # The run's token: if a sweep has removed its staging, a receipt would outlive the run.
-            cursor.execute(f"lock table _penstock.{identifier(self.staging)} in row exclusive mode")
-            # Waits while another attempt at this part is open; if that commits, nothing comes back.
-            cursor.execute(
-                "insert into _penstock.receipts (run, tbl, part, rows, bytes, pid)"
-                " values ($1, $2, $3, 0, 0, $4) on conflict do nothing returning part",
-                (self.run_id, self.table, part, os.getpid()),
-            )
-            if not cursor.fetchall():
-                return self._existing(cursor, part)
-            feed = self._ingest(cursor, part, batches)
-            cursor.execute(
-                "update _penstock.receipts set rows = $1, bytes = $2 where run = $3 and tbl = $4 and part = $5",
-                (feed.rows, feed.bytes, self.run_id, self.table, part),
-            )
+        session.execute("begin")
+        # The run's token: if a sweep has removed its staging, a receipt would outlive the run.
+        session.execute(f"lock table _penstock.{identifier(self.staging)} in row exclusive mode".encode())
+        # Waits while another attempt at this part is open; if that commits, nothing comes back.
+        mine = session.execute(
+            "insert into _penstock.receipts (run, tbl, part, rows, bytes, pid)"
+            " values (%s, %s, %s, 0, 0, %s) on conflict do nothing returning part",
+            (self.run_id, self.table, part, os.getpid()),
+        )
+        if mine.fetchone() is None:
+            return self._existing(session, part)
+        feed = self._copy(session, part, batches)
+        session.execute(
+            "update _penstock.receipts set rows = %s, bytes = %s where run = %s and tbl = %s and part = %s",
+            (feed.rows, feed.bytes, self.run_id, self.table, part),
+        )
         failpoint("sink.staged")
         # If we died here, the server rolls both back: no rows, no receipt.
-        connection.commit()
+        session.execute("commit")
         failpoint("sink.receipt")
         return Receipt(self.table, part, feed.rows, feed.bytes, pid=os.getpid())
 
-    def _existing(self, cursor: adbc.Cursor, part: int) -> Receipt:
-        cursor.execute(
-            "select rows, bytes, pid from _penstock.receipts where run = $1 and tbl = $2 and part = $3",
+    def _existing(self, session: Session, part: int) -> Receipt:
+        row = session.execute(
+            "select rows, bytes, pid from _penstock.receipts where run = %s and tbl = %s and part = %s",
             (self.run_id, self.table, part),
-        )
-        row: tuple[Any, ...] | None = cursor.fetchone()
+        ).fetchone()
         if row is None:
             raise self._lost("its receipt was removed")
         return Receipt(self.table, part, row[0], row[1], pid=row[2])
 
-    def _ingest(self, cursor: adbc.Cursor, part: int, batches: Iterator[pa.RecordBatch]) -> _Feed:
+    def _copy(self, session: Session, part: int, batches: Iterator[pa.RecordBatch]) -> _Feed:
         feed = _Feed()
-        schema = wire_schema(self.wires)
-        if self.by_attempt:
-            schema = schema.append(pa.field(PART, pa.int64()))
-        reader = pa.RecordBatchReader.from_batches(schema, self._encoded(part, batches, feed))
+        wires = sorted(self.wires, key=lambda wire: not wire.fixed)
+        names = [wire.column.name for wire in wires] + [PART] * self.by_attempt
+        listed = ", ".join(identifier(name) for name in names)
+        statement = f"copy _penstock.{identifier(self.staging)} ({listed}) from stdin (format binary)"
+        cursor = session.cursor()
         try:
-            cursor.adbc_ingest(self.staging, reader, mode="append", db_schema_name="_penstock")
-        except DRIVER_ERRORS as error:
-            # An error of the source travels through C as text; the object itself was kept aside.
-            if feed.error is not None:
-                raise feed.error from None
+            with cursor.copy(statement.encode(), writer=_Sender(cursor)) as copy:
+                copy.write(COPY_HEAD)
+                for batch in batches:
+                    if batch.num_rows:
+                        arrays = encode_batch(batch, wires, self.keys, self.place)
+                        if self.by_attempt:
+                            arrays.append(pa.repeat(pa.scalar(part, pa.int64()), batch.num_rows))
+                        feed.take(batch, self.keys)
+                        copy.write(rows(arrays))
+                copy.write(COPY_END)
+        except psycopg.Error as error:
             raise self._mapped(error, feed) from None
         return feed
-
-    def _encoded(self, part: int, batches: Iterator[pa.RecordBatch], feed: _Feed) -> Iterator[pa.RecordBatch]:
-        try:
-            for batch in batches:
-                if batch.num_rows == 0:
-                    continue
-                encoded = encode_batch(batch, self.wires, self.keys, self.place)
-                known = [name for name in self.keys if name in batch.schema.names]
-                # Copied: a slice would keep the whole batch alive for its keys.
-                feed.keys.append((feed.rows, batch.select(known).take(np.arange(batch.num_rows))))
-                feed.rows += batch.num_rows
-                feed.bytes += batch.nbytes
-                if self.by_attempt:
-                    column = pa.repeat(pa.scalar(part, pa.int64()), batch.num_rows)
-                    encoded = encoded.append_column(PART, column)
-                yield encoded
-        except BaseException as error:  # ADBC would tell it in words of its own
-            feed.error = error
-            raise
 
     # ------------------------------------------------------------ errors
 

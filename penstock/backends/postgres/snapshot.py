@@ -15,7 +15,7 @@ import psycopg
 
 from penstock.backends.postgres.catalog import Described
 from penstock.backends.postgres.config import Conninfo
-from penstock.backends.postgres.connect import Identity, open_driver_session
+from penstock.backends.postgres.connect import Identity, open_session
 from penstock.backends.postgres.errors import Statement, refused
 from penstock.errors import SourceError
 
@@ -71,7 +71,7 @@ class Holder:
 
     def __init__(self, conninfo: Conninfo, application: str) -> None:
         self.conninfo = conninfo
-        self.connection = open_driver_session(conninfo, application)
+        self.connection = open_session(conninfo, application)
         try:
             # Read before the snapshot is taken: a transaction that is open now may commit rows that
             # the snapshot does not see, and their clock says no later than its start.

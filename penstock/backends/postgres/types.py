@@ -148,7 +148,7 @@ def read_expression(type_: PgType, column: Column, value: str, shape_error: str)
     if plain != column.type:
         raise _no_form(type_, column)
     if pa.types.is_decimal(column.type):
-        # The server prints digits at a quarter of what ADBC needs to make them from the binary form.
+        # The server prints digits faster than ADBC makes them from the binary form.
         return f"{value}::pg_catalog.text"
     return f"{value}::pg_catalog.int8" if type_.name == "oid" else value
 

@@ -1,10 +1,12 @@
-"""The server's binary forms of decimals and lists, made here: the driver's are slow, or drop nulls in lists.
+"""Arrow arrays in the server's binary forms, and the rows of a COPY BINARY made of them.
 
-The forms are those of `numeric_send` and `array_send`. The receive functions of the server check what they get,
-and strip the zeros that a fixed number of digits leaves around a number. Vectorised, per array.
+The forms are those that the server's own send functions give (`numeric_send`, `array_send` …). Its receive functions
+check what they get, and strip the zeros that a fixed number of digits leaves around a number. Vectorised, per batch.
 """
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +18,9 @@ _HEAD = 4  # fields before the digits: their number, the weight of the first, th
 _NEGATIVE = 0x4000
 _LIMB = np.uint64(32)
 _LOW = np.uint64(2**32 - 1)
+
+COPY_HEAD = b"PGCOPY\n\xff\r\n\x00" + bytes(8)
+COPY_END = b"\xff\xff"
 
 # The elements that a list may be sent with, by the server's spelling of the type.
 ELEMENT_OIDS = {
@@ -35,11 +40,6 @@ ELEMENT_OIDS = {
     "numeric": 1700,
     "uuid": 2950,
 }
-
-
-def decimal_type(type_: pa.Decimal128Type) -> pa.DataType:
-    """What `decimals` gives: as many bytes for every value."""
-    return pa.binary(2 * (_HEAD + sum(_groups(type_))))
 
 
 def _groups(type_: pa.Decimal128Type) -> tuple[int, int]:
@@ -102,9 +102,8 @@ def _divided(limbs: list[np.ndarray], by: int) -> tuple[list[np.ndarray], np.nda
 
 def lists(array: pa.ListArray, offsets: np.ndarray, elements: pa.Array, element_type: str) -> pa.BinaryArray:
     """`array` with `elements`, each of them in its own form, at `offsets`; one-dimensional, from 1 on."""
-    payloads = _payloads(elements)
-    lengths = pc.fill_null(pc.binary_length(payloads), -1).to_numpy(zero_copy_only=False).astype(">i4")
-    told = pc.binary_join_element_wise(_big_endian(lengths), pc.fill_null(payloads, b""), b"")
+    lengths, payloads = _told(elements)
+    told = pc.binary_join_element_wise(_fixed(lengths).cast(pa.binary()), payloads, b"")
     bodies = pc.binary_join(pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), told), b"")
     oid = ELEMENT_OIDS[element_type]
     heads = np.empty((len(array), 5), ">i4")
@@ -116,24 +115,64 @@ def lists(array: pa.ListArray, offsets: np.ndarray, elements: pa.Array, element_
     return pc.if_else(pc.is_valid(array), form, pa.scalar(None, pa.binary()))
 
 
-def _payloads(elements: pa.Array) -> pa.BinaryArray:
-    type_ = elements.type
-    if pa.types.is_string(type_) or pa.types.is_binary(type_) or pa.types.is_fixed_size_binary(type_):
-        return elements.cast(pa.binary())
+def rows(arrays: Sequence[pa.Array]) -> memoryview:
+    """The rows of a COPY BINARY, each with a field of every array.
+
+    Quickest where arrays of fixed width without nulls stand together: they become one matrix.
+    """
+    pieces: list[pa.Array] = []
+    bytes_ = [_alike(len(arrays).to_bytes(2, "big"), len(arrays[0]))]  # matrices of what comes next in each row
+    for array in arrays:
+        matrix = None if array.null_count else _matrix(array)
+        if matrix is not None:
+            bytes_ += [_alike(matrix.shape[1].to_bytes(4, "big"), len(array)), matrix]
+            continue
+        lengths, payloads = _told(array)
+        pieces += [_fixed(np.hstack([*bytes_, lengths])).cast(pa.binary()), payloads]
+        bytes_ = []
+    if bytes_:
+        pieces.append(_fixed(np.hstack(bytes_)).cast(pa.binary()))
+    joined = pc.binary_join_element_wise(*pieces, b"") if len(pieces) > 1 else pieces[0]
+    _, offsets, data = joined.buffers()
+    first, last = np.frombuffer(offsets, np.int32)[[joined.offset, joined.offset + len(joined)]]
+    return memoryview(data)[first:last]
+
+
+def _alike(value: bytes, count: int) -> np.ndarray:
+    return np.broadcast_to(np.frombuffer(value, np.uint8), (count, len(value)))
+
+
+def _told(array: pa.Array) -> tuple[np.ndarray, pa.BinaryArray]:
+    """How long each value is, -1 for a null, as a matrix of bytes; and the values, nothing for a null."""
+    matrix = _matrix(array)
+    valid = pc.is_valid(array).to_numpy(zero_copy_only=False)
+    values = (array if matrix is None else _fixed(matrix, valid)).cast(pa.binary())
+    lengths = pc.fill_null(pc.binary_length(values), -1).to_numpy(zero_copy_only=False)
+    return _big_endian(lengths.astype(np.int32)), pc.fill_null(values, b"")
+
+
+def _matrix(array: pa.Array) -> np.ndarray | None:
+    """The bytes of values that have as many each, a row for each value; None of others."""
+    type_ = array.type
+    if pa.types.is_string(type_) or pa.types.is_binary(type_):
+        return None
+    if pa.types.is_fixed_size_binary(type_):
+        width = type_.byte_width
+        data = np.frombuffer(array.buffers()[1], np.uint8)
+        return data[array.offset * width : (array.offset + len(array)) * width].reshape(len(array), width)
     if pa.types.is_boolean(type_):
-        elements = elements.cast(pa.uint8())
-    valid = pc.is_valid(elements).to_numpy(zero_copy_only=False)
-    numbers = pc.fill_null(elements, 0).to_numpy(zero_copy_only=False)
-    return _big_endian(numbers, valid)
+        array = array.cast(pa.uint8())
+    return _big_endian(pc.fill_null(array, 0).to_numpy(zero_copy_only=False))
 
 
-def _big_endian(numbers: np.ndarray, valid: np.ndarray | None = None) -> pa.BinaryArray:
-    swapped = numbers.astype(numbers.dtype.newbyteorder(">"))
-    return _fixed(swapped.reshape(-1, 1), valid).cast(pa.binary())
+def _big_endian(numbers: np.ndarray) -> np.ndarray:
+    """The bytes of each number."""
+    swapped = np.ascontiguousarray(numbers.astype(numbers.dtype.newbyteorder(">")))
+    return swapped.view(np.uint8).reshape(len(numbers), swapped.itemsize)
 
 
-def _fixed(rows: np.ndarray, valid: np.ndarray | None = None) -> pa.FixedSizeBinaryArray:
+def _fixed(matrix: np.ndarray, valid: np.ndarray | None = None) -> pa.FixedSizeBinaryArray:
     """A value for each row of a matrix."""
-    width = rows.dtype.itemsize * rows.shape[1]
+    width = matrix.dtype.itemsize * matrix.shape[1]
     nulls = None if valid is None or valid.all() else pa.array(valid).buffers()[1]
-    return pa.Array.from_buffers(pa.binary(width), len(rows), [nulls, pa.py_buffer(np.ascontiguousarray(rows))])
+    return pa.Array.from_buffers(pa.binary(width), len(matrix), [nulls, pa.py_buffer(np.ascontiguousarray(matrix))])

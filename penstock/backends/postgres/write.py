@@ -12,7 +12,7 @@ import psycopg
 from penstock.backends.base import Load, LoadPlan, Native, RunContext, Sessions, Target, TargetColumn, TargetTable
 from penstock.backends.postgres import catalog, native
 from penstock.backends.postgres.config import PostgresConfig
-from penstock.backends.postgres.connect import DriverSession, identifier, literal, open_driver_session
+from penstock.backends.postgres.connect import DriverSession, identifier, literal, open_session
 from penstock.backends.postgres.dialect import PostgresDialect, qualified, render
 from penstock.backends.postgres.errors import refused
 from penstock.backends.postgres.load import PostgresLoad
@@ -91,9 +91,7 @@ class PostgresTarget(Target):
     @property
     def _session(self) -> DriverSession:
         if self._opened is None:
-            connection = open_driver_session(
-                self._conninfo, self._run.application_name, (("search_path", "pg_catalog"),)
-            )
+            connection = open_session(self._conninfo, self._run.application_name, (("search_path", "pg_catalog"),))
             self._opened = DriverSession(connection, self._conninfo)
         return self._opened
 
