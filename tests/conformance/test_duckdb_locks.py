@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from penstock.backends import staging
+from penstock.backends.duckdb import connect
 from penstock.backends.duckdb.connect import open_file
 from penstock.backends.locks import FileLock
 from penstock.errors import Busy, LinkLost
@@ -55,6 +56,21 @@ def test_one_process_has_one_writer_and_no_reader_beside_it(files: Files) -> Non
         for read_only in (True, False):
             with pytest.raises(LinkLost, match="open in this process"):
                 open_file(config, read_only=read_only)
+    open_file(config, read_only=False).close()
+
+
+def test_a_reader_that_the_collector_closes_in_the_middle_of_an_opening_does_not_block_it(files: Files) -> None:
+    """A forgotten generator may be finished wherever its thread allocates something."""
+    files.sql("source", "create table t as select 1 as id")
+    config = files.config("source", lock_timeout=0.1)
+
+    def close_within() -> None:
+        reader = open_file(config, read_only=True)
+        with connect._registry.lock:
+            reader.close()
+
+    pool = ThreadPoolExecutor(1)
+    pool.submit(close_within).result(timeout=20)
     open_file(config, read_only=False).close()
 
 

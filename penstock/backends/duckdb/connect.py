@@ -74,7 +74,8 @@ class FileHeld(PenstockError):
 
 @dataclass(slots=True)
 class _Registry:
-    lock: threading.Lock = field(default_factory=threading.Lock)
+    # Re-entrant: the collector may finish a forgotten reader, which leaves, while its thread is in here.
+    lock: threading.RLock = field(default_factory=threading.RLock)
     readers: Counter[Path] = field(default_factory=Counter)
     writers: set[Path] = field(default_factory=set)
     pid: int = 0
