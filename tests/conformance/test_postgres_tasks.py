@@ -85,6 +85,36 @@ def test_tasks_a_value_that_does_not_fit_is_told_with_column_and_key(
     assert two.leftovers() == []
 
 
+def test_tasks_a_copy_ends_soon_after_the_server_has_refused_a_row(
+    database: Callable[[], Database], bench: Callable[..., Bench]
+) -> None:
+    """The server goes on reading what it drops: the rest would be sent, and the row's key be forgotten."""
+    one, two = database(), database()
+    one.execute("create table t (id int primary key, v text)", "insert into t values (1, 'much too long')")
+    work = bench(one, two)
+    columns = [
+        s if s.source == "id" else replace(s, native=Native("character varying(5)", Verdict.CHECKED))
+        for s in work.columns()
+    ]
+    loading, _ = work.begin(columns)
+    taken = 0
+
+    def many() -> Iterator[pa.RecordBatch]:
+        nonlocal taken
+        first = pa.record_batch([pa.array([1], pa.int32()), pa.array(["much too long"])], names=["id", "v"])
+        rest = pa.record_batch([pa.array(range(10_000), pa.int32()), pa.array(["ok"] * 10_000)], names=["id", "v"])
+        yield first
+        while taken < 1000:
+            taken += 1
+            yield rest
+
+    with pytest.raises(DataError) as caught:
+        loading.sink(0).write(0, many())
+    loading.close()
+    assert caught.value.keys == ("id=1",)
+    assert taken < 500
+
+
 # ---------------------------------------------------------------- lock, lease, sweep
 
 

@@ -26,7 +26,7 @@ from penstock.backends.postgres.decode import row_keys
 from penstock.backends.postgres.encode import Wire, encode_batch
 from penstock.backends.postgres.errors import DATA, Place, copy_place, refused, sqlstate
 from penstock.backends.postgres.wireforms import COPY_END, COPY_HEAD, rows
-from penstock.errors import DataError, PenstockError, StagingLost, TargetError
+from penstock.errors import DataError, LinkLost, PenstockError, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
 
 # Sent rows may be ahead of the row that the server complains about, by what the sockets hold.
@@ -54,6 +54,10 @@ class _Feed:
         self.bytes += batch.nbytes
 
 
+class _Answered(Exception):
+    """The server has spoken before the copy was over: it has given up."""
+
+
 class _Sender(LibpqWriter):
     """Sends all of a block before it takes the next, and ends a failed copy without telling the server why."""
 
@@ -61,22 +65,31 @@ class _Sender(LibpqWriter):
         link = self.connection.pgconn
         ready = select.poll()
         ready.register(link.socket, select.POLLIN | select.POLLOUT)
+        self._listen(ready.poll())
         view = memoryview(data)
         for start in range(0, len(view), CHUNK):
             link.put_copy_data(view[start : start + CHUNK])
             # What libpq could not send it moves about in memory with every further block.
             while link.flush():
-                if any(event & select.POLLIN for _, event in ready.poll()):
-                    link.consume_input()
+                self._listen(ready.poll())
+
+    def _listen(self, events: list[tuple[int, int]]) -> None:
+        # It would read all the rest and drop it, and the keys of the row that it complains about be forgotten.
+        if any(event & select.POLLIN for _, event in events):
+            raise _Answered
 
     def finish(self, exc: BaseException | None = None) -> None:
         if exc is None:
             super().finish()
             return
-        # The error's own text would stand in the server's log, keys and all; and it is the one that
-        # counts, not that the link may be gone as well.
+        # The error's own text would stand in the server's log, keys and all.
+        stopped = TargetError("the copy was stopped")
+        if isinstance(exc, _Answered):
+            super().finish(stopped)  # raises what the server has said
+            return
+        # The first error is the one that counts, not that the link may be gone as well.
         with suppress(psycopg.Error):
-            super().finish(TargetError("the copy was stopped"))
+            super().finish(stopped)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,6 +165,14 @@ class PostgresSink(Sink):
                         feed.take(batch, self.keys)
                         copy.write(rows(arrays))
                 copy.write(COPY_END)
+        except _Answered:
+            raise LinkLost(
+                "the server spoke in the middle of the copy",
+                why="it named no error",
+                kept="nothing was committed",
+                remedy="run it again",
+                place=self.place,
+            ) from None
         except psycopg.Error as error:
             raise self._mapped(error, feed) from None
         return feed
