@@ -26,12 +26,12 @@ FUNCTIONS = """
 import penstock as ps
 import pyarrow.compute as pc
 
-import neighbour
+import vicinity
 
 
 @ps.udf(returns="text")
 def loud(texts):
-    return neighbour.upper(texts)
+    return vicinity.upper(texts)
 
 
 @ps.udf(per_row=True)
@@ -44,7 +44,8 @@ def spread(values):
     found = pc.min_max(values).as_py()
     return found["max"] - found["min"]
 """
-NEIGHBOUR = "import pyarrow.compute as pc\n\ndef upper(texts):\n    return pc.utf8_upper(texts)\n"
+# Not the name of another test's module: both are imported in one process, in any order.
+VICINITY = "import pyarrow.compute as pc\n\ndef upper(texts):\n    return pc.utf8_upper(texts)\n"
 
 FILES = ("parquet", "csv", "jsonl", "orc")
 CHAIN = ("shop.public.items", "sqlite.items", *(f"{kind}.{kind}_items" for kind in FILES), "memory.items", "duck.items")
@@ -81,13 +82,13 @@ def site(
     (tmp_path / "files").mkdir()
     (tmp_path / "penstock.toml").write_text("\n".join(text))
     (tmp_path / "functions.py").write_text(FUNCTIONS)
-    (tmp_path / "neighbour.py").write_text(NEIGHBOUR)
+    (tmp_path / "vicinity.py").write_text(VICINITY)
     path, functions = list(sys.path), list(decorators.registered.functions)
     yield Site(ps.load_project(tmp_path), source)
     session.stop()
     sys.path[:] = path
     decorators.registered.functions[:] = functions
-    for name in ("functions", "neighbour"):
+    for name in ("functions", "vicinity"):
         sys.modules.pop(name, None)
 
 
