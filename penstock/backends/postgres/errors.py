@@ -63,8 +63,7 @@ def copy_place(error: BaseException) -> Place | None:
     found = _COPY_PLACE.search(str(error))
     if found is None:
         return None
-    column = found.group(2)
-    return Place(int(found.group(1)), column.strip().removesuffix(". SQLSTATE") if column else None)
+    return Place(int(found.group(1)), found.group(2))
 
 
 def is_link_error(error: BaseException) -> bool:
