@@ -306,6 +306,9 @@ def session_in(jvm: gateway.Jvm, made: Mapping[str, str]) -> SparkSession:
     # On a cluster the workers' Python may have another path; tasks of this machine run on this one.
     os.environ["PYSPARK_PYTHON"] = made.get("spark.pyspark.python", sys.executable)
     _silence()
+    # With either, a former Connect session's or the user's, the builder would ask for a remote session.
+    for name in (status.CONNECT_MODE, "SPARK_REMOTE"):
+        os.environ.pop(name, None)
     SparkContext._ensure_initialized(gateway=jvm.gateway)
     conf = SparkConf(loadDefaults=False)
     for name, value in made.items():

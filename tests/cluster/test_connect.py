@@ -125,6 +125,23 @@ def test_a_run_has_a_session_of_its_own_also_where_the_url_names_one(cluster: Cl
     given.stop()
 
 
+def test_a_session_of_this_machine_starts_after_the_users_connect_session_has_ended(
+    cluster: Cluster, config: SparkConfig, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """PySpark goes on asking for a server in the whole process, and nothing of its own takes that back."""
+    from pyspark.sql import SparkSession
+
+    session.stop()
+    monkeypatch.setenv("SPARK_REMOTE", cluster.remote)
+    SparkSession.builder.getOrCreate().stop()
+    try:
+        here = session.spark(SparkConfig(shuffle_partitions=2), tmp_path)
+        assert status.context(here) is not None
+        assert here.range(3).count() == 3
+    finally:
+        session.stop()
+
+
 def test_five_seconds_after_a_cancel_nothing_of_the_run_is_left(make: Callable[[str, str], ClusterFlow]) -> None:
     flow = make("postgres", "postgres")
     cancelled(flow)
