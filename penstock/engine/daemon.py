@@ -10,6 +10,8 @@ from __future__ import annotations
 import importlib
 import os
 
+from penstock.engine import cradle
+
 PRELOAD = "PENSTOCK_PRELOAD"  # modules to import before the first fork, separated by commas
 
 ALWAYS = ("numpy", "pandas", "pyarrow", "pyarrow.compute", "pyarrow.parquet", "penstock.engine.task")
@@ -27,8 +29,15 @@ def preload(names: list[str]) -> list[str]:
     return missing
 
 
-def main() -> None:
+def preload_all() -> None:
     preload([*ALWAYS, *filter(None, os.environ.get(PRELOAD, "").split(","))])
+
+
+def main() -> None:
+    # Where a process has them imported already, a fork of it goes on in our place.
+    if (waiting := os.environ.get(cradle.ENV)) and cradle.hand_over(waiting):
+        return
+    preload_all()
     from pyspark.daemon import manager
 
     manager()

@@ -14,6 +14,7 @@ import re
 import shutil
 import signal
 import socket
+import subprocess
 import sys
 import tempfile
 import threading
@@ -22,7 +23,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.engine import archive, gateway, ship, status
+from penstock.engine import archive, cradle, gateway, ship, status
 from penstock.engine.java import find_java
 from penstock.engine.reach import check_master, check_remote, is_local, no_master, shown, standalone_masters
 from penstock.errors import ConfigError, PenstockError, PlanRefused, SparkError
@@ -68,6 +69,7 @@ class _Running:
     jvm: gateway.Jvm | None = None
     ours: bool = False  # ours to stop
     folders: list[Path] = field(default_factory=list)
+    cradle: subprocess.Popen[bytes] | None = None  # of the Python daemon, where tasks run on this machine
     given: bool = False  # by `use`: theirs to stop, and no other is started in its place
 
 
@@ -214,12 +216,16 @@ def _start(config: SparkSettings, project_root: Path) -> _Running:
     known = archive.archive_of(java, gateway.spark_jars())
     folders = [_folder(project_root)]
     handler = signal.getsignal(signal.SIGINT)
-    jvm = None
+    jvm = nursery = None
     refused = threading.Event()
     try:
         argv = gateway.command(java, folders[0], config.driver_memory, known.use(), config.master)
-        jvm = gateway.launch(argv, folders[0], gateway.environment(project_root))
+        environ = gateway.environment(project_root)
         sockets = _socket_folder(folders)
+        if is_local(config.master) and _takes_sockets(sockets):
+            nursery, place = cradle.start(sockets, environ)
+            environ[cradle.ENV] = str(place)
+        jvm = gateway.launch(argv, folders[0], environ)
         with gateway.given_up(jvm, standalone_masters(config.master)) as refused:
             started = session_in(jvm, settings(config, folders[0], sockets))
         from penstock.engine import job  # it brings Arrow along, for which the JVM need not wait
@@ -227,7 +233,7 @@ def _start(config: SparkSettings, project_root: Path) -> _Running:
         job.sweep(project_root / ".penstock" / "staging")
     except BaseException as error:  # Ctrl-C too: no JVM and no folder is left
         why = one_line(error)  # of an error that lives in the JVM: only as long as that does
-        _end(jvm, folders)
+        _end(jvm, nursery, folders)
         status.forget_jvm()
         if isinstance(error, PenstockError) or not isinstance(error, Exception):
             raise
@@ -241,7 +247,7 @@ def _start(config: SparkSettings, project_root: Path) -> _Running:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
     atexit.register(_at_exit, known)
-    return _Running(started, jvm, True, folders)
+    return _Running(started, jvm, True, folders, cradle=nursery)
 
 
 def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, str]:
@@ -368,14 +374,16 @@ def _forget() -> None:
         return
     # PySpark's own stop waits a second for a thread; a dead JVM ends the Python daemon all the same.
     status.let_go(running.spark)
-    _end(running.jvm, running.folders)
+    _end(running.jvm, running.cradle, running.folders)
 
 
-def _end(jvm: gateway.Jvm | None, folders: list[Path]) -> None:
+def _end(jvm: gateway.Jvm | None, nursery: subprocess.Popen[bytes] | None, folders: list[Path]) -> None:
     if jvm is not None:
         # py4j objects that are collected from here on tell a JVM that has ended, and log that.
         logging.getLogger().addFilter(_of_py4j_left_over)
         gateway.end(jvm.process)
+    if nursery is not None:
+        cradle.end(nursery)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

@@ -461,14 +461,37 @@ def test_a_transform_can_be_cancelled(spark: Any, run: RunContext, sink: Parquet
 
 def test_the_daemon_has_imported_all_and_has_one_thread(spark: Any, run: RunContext, sink: ParquetSink) -> None:
     copy(spark, [Numbers(0, 5)], sink, WIRE, run)
-    (daemon,) = [
-        child
-        for child in psutil.Process().children(recursive=True)
-        if child.cmdline()[1:3] == ["-m", "penstock.engine.daemon"] and child.ppid() == session._running.jvm.process.pid
-    ]
+    (daemon,) = psutil.Process(session._running.cradle.pid).children()
     assert daemon.num_threads() == 1
     mapped = Path("/proc", str(daemon.pid), "maps").read_text()
     assert "libarrow" in mapped
+    assert [worker.ppid() for worker in daemon.children()][:1] == [daemon.pid]
+
+
+WITHOUT_CRADLE = """
+import sys
+from pathlib import Path
+from types import SimpleNamespace
+import psutil
+from penstock.engine import session
+from penstock.engine.task import pass_on
+config = SimpleNamespace(
+    master="local[1]", remote=None, driver_memory="1g", executor_memory=None, shuffle_partitions=2, conf={}
+)
+spark = session.spark(config, Path(sys.argv[1]))
+session._running.cradle.kill()
+session._running.cradle.wait()
+print(spark.range(5).mapInArrow(pass_on, "id long").count())
+[daemon] = psutil.Process(session._running.jvm.process.pid).children()
+print(daemon.cmdline()[2])
+"""
+
+
+def test_a_daemon_whose_cradle_has_died_imports_by_itself(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_CRADLE, str(tmp_path)], capture_output=True, text=True, cwd=tmp_path, check=False
+    )
+    assert done.stdout.split() == ["5", "penstock.engine.daemon"], done.stderr
 
 
 SCRIPT = """
@@ -490,7 +513,7 @@ if sys.argv[2] == "restart":
     assert session.spark(config, Path(sys.argv[1])).range(4).count() == 4
 if sys.argv[2] == "kill":
     import os
-    print(session._running.jvm.process.pid, flush=True)
+    print(session._running.jvm.process.pid, session._running.cradle.pid, flush=True)
     os.kill(os.getpid(), 9)
 """
 
@@ -575,4 +598,5 @@ def test_a_killed_driver_takes_its_jvm_along(tmp_path: Path) -> None:
         [sys.executable, "-c", SCRIPT, str(tmp_path), "kill"], capture_output=True, text=True, check=False
     )
     assert done.returncode == -signal.SIGKILL
-    await_true(lambda: not psutil.pid_exists(int(done.stdout)), 10)
+    jvm, cradle = map(int, done.stdout.split())
+    await_true(lambda: not psutil.pid_exists(jvm) and not psutil.pid_exists(cradle), 10)

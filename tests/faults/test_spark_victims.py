@@ -80,13 +80,13 @@ class Sparked(Bare):
 
 
 def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    """The driver, its JVM, the daemon and the workers."""
+    """The driver, its JVM, the cradle, its forks: the daemon and the workers."""
     driver = psutil.Process(process.pid)
     return [driver, *driver.children(recursive=True)]
 
 
 def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return [one for one in family(process)[1:] if "daemon" in " ".join(one.cmdline())]
+    return [one for one in family(process)[1:] if "engine.cradle" in " ".join(one.cmdline())]
 
 
 def sessions(dsn: str) -> int:
