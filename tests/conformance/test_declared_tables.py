@@ -24,7 +24,7 @@ from penstock.schema import TableName
 from penstock.state import RunRecord
 from tests.conformance.harness import Flow, Harness
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 Declare = Callable[..., type[ps.ManagedTable]]
 

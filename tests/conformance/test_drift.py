@@ -7,7 +7,7 @@ import pytest
 from penstock.errors import DataError, PlanRefused
 from tests.conformance.harness import Flow
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from penstock.errors import DataError, PlanRefused
 from penstock.run.records import RunOptions
 from tests.conformance.harness import Flow, Harness
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 OPTIONS: dict[str, Any] = {"mode": "scd2", "keys": ["id"], "event_time": "seen"}
 

@@ -15,7 +15,7 @@ from penstock.run.prepare import Prepared, prepare
 from penstock.run.records import RunOptions
 from tests.conformance.harness import Flow, Harness
 
-pytestmark = [pytest.mark.spark, pytest.mark.postgres]
+pytestmark = [pytest.mark.spark, pytest.mark.postgres, pytest.mark.sampled]
 
 Make = Callable[[str, str], Flow]
 

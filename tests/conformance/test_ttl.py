@@ -11,7 +11,7 @@ import pytest
 from penstock.errors import DataError, PlanRefused, TargetError
 from tests.conformance.harness import Flow, Harness
 
-pytestmark = pytest.mark.postgres
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
 TTL = {"column": "made", "keep": "30d"}
 
