@@ -94,6 +94,25 @@ def test_batches_are_bounded_by_bytes(files: Files) -> None:
     assert max(sizes) < 2.5 * files.run().batch_bytes
 
 
+def test_what_was_read_of_the_file_is_let_go(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    """DuckDB keeps it up to its limit: every worker would grow with the table it reads."""
+    files.sql("source", "create table t as select hash(range) as a, hash(range + 1) as b from range(6000000)")
+
+    def kept_at_the_end() -> int:
+        with closing(files.source()) as source:
+            (part,) = source.partitions(list(source.schema()), 1).partitions
+            kept = 0
+            for _ in part.read():
+                with open_file(files.config("source"), read_only=True) as session:
+                    kept = session.query("select sum(memory_usage_bytes)::bigint from duckdb_memory()")[0][0]
+            return kept
+
+    monkeypatch.setattr(read, "LET_GO_BYTES", sys.maxsize)
+    held = kept_at_the_end()
+    monkeypatch.setattr(read, "LET_GO_BYTES", 1)
+    assert kept_at_the_end() < held / 2
+
+
 def test_a_query_that_needs_more_memory_gets_what_the_connection_says(files: Files) -> None:
     query = "select list(md5(range::varchar)) as words from range(400000)"
 

@@ -14,7 +14,7 @@ import re
 import threading
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -67,6 +67,9 @@ class OutOfMemory(TargetError):
 
 class FileHeld(PenstockError):
     """The file is open elsewhere; waited for, then reported as `LinkLost`."""
+
+
+LEAST_MEMORY = "32MB"  # to which a reader goes back now and then
 
 
 # ---------------------------------------------------------------- one writer per file and process
@@ -139,6 +142,16 @@ class Session(FileSession):
     def has_schema(self, schema: str) -> bool:
         found = "select 1 from duckdb_schemas() where database_name = current_database() and schema_name = ?"
         return bool(self.query(found, (schema,)))
+
+    def let_go(self, limit: str) -> None:
+        """Give back the blocks that were read and are not in use: DuckDB would keep them up to its limit.
+
+        By a cursor of its own: a result that is being read stays open.
+        """
+        with self.connection.cursor() as cursor:
+            with suppress(duckdb.OutOfMemoryException):  # more than this is in use
+                cursor.execute(f"set memory_limit = '{LEAST_MEMORY}'")
+            cursor.execute(f"set memory_limit = '{limit}'")
 
     def close(self) -> None:
         """Closing the last connection writes DuckDB's log into the file. Safe twice."""

@@ -40,6 +40,8 @@ MEASURED_ROWS = 1_000_000
 VALUE_BYTES = 16
 # DuckDB's own vector, the least it gives. Pieces are joined, or cut where rows are wide, to `batch_bytes`.
 PIECE_ROWS = 2_048
+# So many bytes of rows later, a task lets go of what DuckDB has kept of the file. More often would take time.
+LET_GO_BYTES = 64 * 1024 * 1024
 # Bounds of `partition_on` are quantiles of a sample of this size: even enough, and bounded.
 SAMPLE_ROWS = 20_000
 
@@ -79,11 +81,16 @@ class DuckDBPartition(Partition):
                 )
             failpoint("read.open")
             first = True
+            read = 0
             for batch in _joined(_pieces(session, self.sql), schema, self.run):
                 yield batch
                 if first:
                     first = False
                     failpoint("read.batch")
+                read += batch.nbytes
+                if read > LET_GO_BYTES:
+                    read = 0
+                    session.let_go(self.config.memory_limits[0])
 
 
 def _pieces(session: Session, sql: str) -> Iterator[pa.RecordBatch]:
