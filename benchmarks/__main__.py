@@ -7,11 +7,13 @@ import sys
 import time
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
-from benchmarks import report
+from benchmarks import parts, report
+from benchmarks.ends import NAMES
 from benchmarks.files import files, join
-from benchmarks.memory import memory, pairs
+from benchmarks.memory import memory, out_of
 from benchmarks.results import Section
 from benchmarks.scenarios import FULL, PENSTOCK, QUICK, Scale, copy_into_duckdb, merge_between_postgres, starts
 from benchmarks.stand import Stand, say
@@ -26,7 +28,10 @@ SCENARIOS: dict[str, Callable[[Stand, Scale], list[Section]]] = {
     "starts": starts,
 }
 # Apart: they take longer than all the others, and need no quiet machine.
-MEMORY: dict[str, Callable[[Stand, Scale], list[Section]]] = {"memory": memory, "pairs": pairs}
+MEMORY: dict[str, Callable[[Stand, Scale], list[Section]]] = {
+    "out_of_postgres": memory,
+    **{f"out_of_{kind}": partial(out_of, kind) for kind in NAMES[1:]},
+}
 
 
 def main() -> int:
@@ -35,14 +40,17 @@ def main() -> int:
     scale = replace(scale, runs=options.runs or scale.runs)
     begun = time.perf_counter()
     sections: list[Section] = []
-    for name in options.only or (MEMORY if options.memory else SCENARIOS):
+    scenarios = MEMORY if options.memory else SCENARIOS
+    for name in options.only or scenarios:
         with Stand(options.sides) as stand:
-            sections += (SCENARIOS | MEMORY)[name](stand, scale)
-    command = "make bench-memory" if options.memory else "make bench"
-    text = report.document(sections, scale, (time.perf_counter() - begun) / 60, command)
+            found = scenarios[name](stand, scale)
+        sections += found
+        if options.memory and not options.quick:
+            parts.keep(options.page or PAGES / "memory.md", name, found)
+    text = report.document(sections, scale, (time.perf_counter() - begun) / 60)
     print(text)
-    page = options.page or (PAGES / ("memory.md" if options.memory else "benchmarks.md") if _whole(options) else None)
-    if page is not None:
+    page = options.page or (PAGES / "benchmarks.md" if _whole(options) else None)
+    if page is not None and not options.memory:
         page.parent.mkdir(parents=True, exist_ok=True)
         page.write_text(text)
         say(f"written to {page}")
@@ -57,7 +65,12 @@ def _whole(options: argparse.Namespace) -> bool:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="100,000 rows, one run: a smoke test, not a measurement")
-    parser.add_argument("--only", nargs="+", choices=list(SCENARIOS | MEMORY), help="these scenarios; writes no page")
+    parser.add_argument(
+        "--only",
+        nargs="+",
+        choices=list(SCENARIOS | MEMORY),
+        help="these scenarios; of those of time, no page is written",
+    )
     parser.add_argument("--memory", action="store_true", help="the scenarios of memory instead of those of time")
     parser.add_argument("--sides", nargs="*", choices=PEERS, help="Penstock against these alone")
     parser.add_argument("--runs", type=int, help="rounds after the cold run; 5, or 1 with --quick")

@@ -26,7 +26,7 @@ def memory(stand: Stand, scale: Scale) -> list[Section]:
     for target in targets:
         target.declare()
     side = stand.side("penstock")
-    section = Section(f"Memory, {sizes[0]:,} and {sizes[1]:,} rows out of Postgres", ABOUT, lines=[_header(sizes)])
+    section = Section(f"{sizes[0]:,} and {sizes[1]:,} rows out of Postgres", ABOUT, lines=[_header(sizes)])
     changed = Section(
         "A merge that changes every row",
         "The same table merged again after every row of the source has changed; peak PSS and seconds.",
@@ -48,29 +48,24 @@ def memory(stand: Stand, scale: Scale) -> list[Section]:
     return [section, changed]
 
 
-def pairs(stand: Stand, scale: Scale) -> list[Section]:
-    """Every kind of table into every other: what the first load left is the source of the next."""
+def out_of(kind: str, stand: Stand, scale: Scale) -> list[Section]:
+    """One kind of table into every kind: what a load out of Postgres has left is read."""
     sizes = (scale.small_rows, scale.large_rows)
     _seed(stand, sizes)
     side = stand.side("penstock")
-    section = Section(f"Memory, {sizes[0]:,} and {sizes[1]:,} rows, every pair", ABOUT, lines=[_header(sizes)])
-    postgres = End(stand, "postgres", "kept")
-    targets = [End(stand, kind, "made") for kind in NAMES]
+    section = Section(f"{sizes[0]:,} and {sizes[1]:,} rows out of {kind}", ABOUT, lines=[_header(sizes)])
+    postgres, source = End(stand, "postgres", "kept"), End(stand, kind, "kept")
+    targets = [End(stand, other, "made") for other in NAMES]
+    for end in (source, *targets):
+        end.declare()
+    for rows in sizes:
+        _load(stand, side, postgres, source, "append", rows, clear=rows == sizes[0])
     for target in targets:
-        target.declare()
-    for kind in NAMES[1:]:
-        source = End(stand, kind, "kept")
-        source.declare()
-        made = [_load(stand, side, postgres, source, "append", rows, clear=rows == sizes[0]) for rows in sizes]
-        _tell(section, f"postgres into {kind}", made, limited=True)
-        for target in targets:
-            say(f"memory, {kind} into {target.kind}")
-            samples = [_load(stand, side, source, target, "append", rows) for rows in sizes]
-            _tell(section, f"{kind} into {target.kind}", samples, limited=True)
-            for rows in sizes:
-                target.clear(rows)
+        say(f"memory, {kind} into {target.kind}")
+        samples = [_load(stand, side, source, target, "append", rows) for rows in sizes]
+        _tell(section, f"{kind} into {target.kind}", samples, limited=True)
         for rows in sizes:
-            source.clear(rows)
+            target.clear(rows)
     side.stop()
     return [section]
 

