@@ -50,7 +50,7 @@ def _page(parts: dict[str, dict[str, object]]) -> str:
                 found["title"], found["about"], goals=[Goal(*goal) for goal in found["goals"]], lines=found["lines"]
             )
             lines += ["", *report.render(section), ""]
-            missed = [f"{goal.what} ({goal.found})" for goal in section.goals if not goal.met]
+            missed = [f"{goal.what.removeprefix('memory, ')} ({goal.found})" for goal in section.goals if not goal.met]
             if section.goals:
                 lines.append(
                     f"Limit {section.goals[0].wanted}: "
