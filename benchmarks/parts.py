@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 from benchmarks import report
 from benchmarks.results import Goal, Section
@@ -34,18 +35,18 @@ def keep(page: Path, name: str, sections: list[Section]) -> None:
     page.write_text(_page(parts))
 
 
-def _page(parts: dict[str, dict[str, object]]) -> str:
+def _page(parts: dict[str, Any]) -> str:
     lines = [
         "# Memory",
         "",
         "Made by `make bench-memory`; do not edit. A part of it is measured anew by"
-        " `python -m benchmarks --memory --only NAME`.",
+        " `python -m benchmarks --only NAME`, such as `out_of_duckdb`.",
         "",
         *report.about_memory(),
     ]
     for name in sorted(parts):
         part = parts[name]
-        for found in part["sections"]:  # type: ignore[attr-defined]  # a list
+        for found in part["sections"]:
             section = Section(
                 found["title"], found["about"], goals=[Goal(*goal) for goal in found["goals"]], lines=found["lines"]
             )

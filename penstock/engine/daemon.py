@@ -1,18 +1,24 @@
 """What Spark starts instead of its own Python daemon: imports first, forks afterwards.
 
 A worker that has to import pyarrow, pandas and the drivers itself is about a second late for its
-first task; forked from here it has them. Opens no connection and starts no thread: neither would
-survive the fork. A backend's package names what only its workers need in `WORKER_MODULES`.
+first task; forked from here it has them. Where a process has them already (`cradle.py`), a fork of that
+goes on in our place. Opens no connection and starts no thread: neither would survive the fork. A backend's
+package names what only its workers need in `WORKER_MODULES`.
 """
 
 from __future__ import annotations
 
 import importlib
+import json
 import os
-
-from penstock.engine import cradle
+import signal
+import socket
+import sys
 
 PRELOAD = "PENSTOCK_PRELOAD"  # modules to import before the first fork, separated by commas
+CRADLE = "PENSTOCK_CRADLE"  # the socket of a process that has imported them
+STREAMS = 3  # that are handed over: standard input, output and error
+HEAD = 8  # bytes that say how long what follows is, or who has answered
 
 ALWAYS = ("numpy", "pandas", "pyarrow", "pyarrow.compute", "pyarrow.parquet", "penstock.engine.task")
 
@@ -33,9 +39,32 @@ def preload_all() -> None:
     preload([*ALWAYS, *filter(None, os.environ.get(PRELOAD, "").split(","))])
 
 
+def hand_over(path: str) -> bool:
+    """Give our streams to a fork of the cradle and wait until that ends; False if there is no cradle."""
+    link = socket.socket(socket.AF_UNIX)
+    try:
+        link.connect(path)
+        told = json.dumps({"argv": sys.argv, "path": sys.path, "environ": dict(os.environ)}).encode()
+        socket.send_fds(link, [len(told).to_bytes(HEAD, "big")], list(range(STREAMS)))
+        link.sendall(told)
+        answer = link.recv(HEAD)
+    except OSError:  # it has died, or is dying: then we do its work
+        return False
+    if len(answer) < HEAD:
+        return False
+    pid = int.from_bytes(answer, "big")
+    # Spark ends its daemon so.
+    signal.signal(signal.SIGTERM, lambda *_: os.kill(pid, signal.SIGTERM))
+    for stream in range(2):
+        os.close(stream)
+    while link.recv(1):
+        pass
+    return True
+
+
 def main() -> None:
-    # Where a process has them imported already, a fork of it goes on in our place.
-    if (waiting := os.environ.get(cradle.ENV)) and cradle.hand_over(waiting):
+    waiting = os.environ.get(CRADLE)
+    if waiting is not None and hand_over(waiting):
         return
     preload_all()
     from pyspark.daemon import manager

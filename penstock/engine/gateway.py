@@ -220,7 +220,10 @@ def given_up(jvm: Jvm, masters: int) -> Iterator[threading.Event]:
 
 
 def end(process: subprocess.Popen[bytes]) -> None:
-    """Kill a JVM of this process: all that it would still do is remove its folder, which we do ourselves."""
+    """Kill a JVM of this process, or the cradle beside it.
+
+    All that a JVM would still do is remove its folder, which we do ourselves.
+    """
     if process.stdin is not None:
         with suppress(OSError):
             process.stdin.close()

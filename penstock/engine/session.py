@@ -14,7 +14,6 @@ import re
 import shutil
 import signal
 import socket
-import subprocess
 import sys
 import tempfile
 import threading
@@ -23,7 +22,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
-from penstock.engine import archive, cradle, gateway, ship, status
+from penstock.engine import archive, gateway, ship, status
+from penstock.engine.cradle import Cradle
+from penstock.engine.daemon import CRADLE
 from penstock.engine.java import find_java
 from penstock.engine.reach import check_master, check_remote, is_local, no_master, shown, standalone_masters
 from penstock.errors import ConfigError, PenstockError, PlanRefused, SparkError
@@ -69,7 +70,7 @@ class _Running:
     jvm: gateway.Jvm | None = None
     ours: bool = False  # ours to stop
     folders: list[Path] = field(default_factory=list)
-    cradle: subprocess.Popen[bytes] | None = None  # of the Python daemon, where tasks run on this machine
+    cradle: Cradle | None = None  # of the Python daemon, where tasks run on this machine
     given: bool = False  # by `use`: theirs to stop, and no other is started in its place
 
 
@@ -216,15 +217,15 @@ def _start(config: SparkSettings, project_root: Path) -> _Running:
     known = archive.archive_of(java, gateway.spark_jars())
     folders = [_folder(project_root)]
     handler = signal.getsignal(signal.SIGINT)
-    jvm = nursery = None
+    jvm = cradle = None
     refused = threading.Event()
     try:
         argv = gateway.command(java, folders[0], config.driver_memory, known.use(), config.master)
         environ = gateway.environment(project_root)
         sockets = _socket_folder(folders)
         if is_local(config.master) and _takes_sockets(sockets):
-            nursery, place = cradle.start(sockets, environ)
-            environ[cradle.ENV] = str(place)
+            cradle = Cradle.start(sockets, environ)
+            environ[CRADLE] = str(cradle.socket)
         jvm = gateway.launch(argv, folders[0], environ)
         with gateway.given_up(jvm, standalone_masters(config.master)) as refused:
             started = session_in(jvm, settings(config, folders[0], sockets))
@@ -233,7 +234,7 @@ def _start(config: SparkSettings, project_root: Path) -> _Running:
         job.sweep(project_root / ".penstock" / "staging")
     except BaseException as error:  # Ctrl-C too: no JVM and no folder is left
         why = one_line(error)  # of an error that lives in the JVM: only as long as that does
-        _end(jvm, nursery, folders)
+        _end(jvm, cradle, folders)
         status.forget_jvm()
         if isinstance(error, PenstockError) or not isinstance(error, Exception):
             raise
@@ -247,7 +248,7 @@ def _start(config: SparkSettings, project_root: Path) -> _Running:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGINT, handler)
     atexit.register(_at_exit, known)
-    return _Running(started, jvm, True, folders, cradle=nursery)
+    return _Running(started, jvm, True, folders, cradle=cradle)
 
 
 def settings(config: SparkSettings, folder: Path, sockets: Path) -> dict[str, str]:
@@ -377,13 +378,13 @@ def _forget() -> None:
     _end(running.jvm, running.cradle, running.folders)
 
 
-def _end(jvm: gateway.Jvm | None, nursery: subprocess.Popen[bytes] | None, folders: list[Path]) -> None:
+def _end(jvm: gateway.Jvm | None, cradle: Cradle | None, folders: list[Path]) -> None:
     if jvm is not None:
         # py4j objects that are collected from here on tell a JVM that has ended, and log that.
         logging.getLogger().addFilter(_of_py4j_left_over)
         gateway.end(jvm.process)
-    if nursery is not None:
-        cradle.end(nursery)
+    if cradle is not None:
+        gateway.end(cradle.process)
     for folder in folders:
         shutil.rmtree(folder, ignore_errors=True)
 

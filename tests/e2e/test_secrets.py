@@ -215,7 +215,8 @@ def with_spark(searched: Searched) -> None:
         assert process.poll() is None, process.communicate()[0]
         family = psutil.Process(process.pid).children(recursive=True)
         assert any("java" in one.name() for one in family)
-        assert any("engine.cradle" in " ".join(one.cmdline()) for one in family)
+        # The cradle, and its forks: the daemon and a worker.
+        assert sum("engine.cradle" in " ".join(one.cmdline()) for one in family) >= 3
         for one in (psutil.Process(process.pid), *family):
             searched.keep(f"command line of {one.name()}", " ".join(one.cmdline()).encode())
         searched.keep("Spark's UI", ui_pages(searched.environment["UI_PORT"]))

@@ -86,7 +86,13 @@ def family(process: subprocess.Popen[str]) -> list[psutil.Process]:
 
 
 def workers(process: subprocess.Popen[str]) -> list[psutil.Process]:
-    return [one for one in family(process)[1:] if "engine.cradle" in " ".join(one.cmdline())]
+    """The daemon too; not the cradle, which is there before any of them."""
+    return [one for one in family(process)[1:] if _is_cradle(one) and _is_cradle(psutil.Process(one.ppid()))]
+
+
+def _is_cradle(process: psutil.Process) -> bool:
+    """Or one of its forks, which have its command line."""
+    return "engine.cradle" in " ".join(process.cmdline())
 
 
 def sessions(dsn: str) -> int:

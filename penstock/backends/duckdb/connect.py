@@ -148,7 +148,7 @@ class Session(FileSession):
 
         By a cursor of its own: a result that is being read stays open.
         """
-        with self.connection.cursor() as cursor:
+        with mapped(self.side, "memory could not be given back"), self.connection.cursor() as cursor:
             with suppress(duckdb.OutOfMemoryException):  # more than this is in use
                 cursor.execute(f"set memory_limit = '{LEAST_MEMORY}'")
             cursor.execute(f"set memory_limit = '{limit}'")
