@@ -18,8 +18,8 @@ from penstock.project.model import Pipeline
 from penstock.run.pipeline import run, stage_with_spark
 from penstock.state import open_store
 from tests.conformance.harness import Flow, Harness
+from tests.conformance.memory_bench import Interfering
 from tests.conformance.test_exactness import agree, seed, texts
-from tests.conformance.test_memory_store import Interfering
 from tests.conformance.values import DUCKDB, DUCKDB_ONLY
 from tests.faults.bare import stage_here
 
