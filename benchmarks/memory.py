@@ -54,15 +54,18 @@ def out_of(kind: str, stand: Stand, scale: Scale) -> list[Section]:
     _seed(stand, sizes)
     side = stand.side("penstock")
     section = Section(f"{sizes[0]:,} and {sizes[1]:,} rows out of {kind}", ABOUT, lines=[_header(sizes)])
-    postgres, source = End(stand, "postgres", "kept"), End(stand, kind, "kept")
+    # A database for each size: of a small part of a file, SQLite's reader makes no copy, and one task reads it.
+    postgres, sources = End(stand, "postgres", "kept"), [End(stand, kind, f"kept_{rows}") for rows in sizes]
     targets = [End(stand, other, "made") for other in NAMES]
-    for end in (source, *targets):
+    for end in (*sources, *targets):
         end.declare()
-    for rows in sizes:
-        _load(stand, side, postgres, source, "append", rows, clear=rows == sizes[0])
+    for source, rows in zip(sources, sizes, strict=True):
+        _load(stand, side, postgres, source, "append", rows)
     for target in targets:
         say(f"memory, {kind} into {target.kind}")
-        samples = [_load(stand, side, source, target, "append", rows) for rows in sizes]
+        samples = [
+            _load(stand, side, source, target, "append", rows) for source, rows in zip(sources, sizes, strict=True)
+        ]
         _tell(section, f"{kind} into {target.kind}", samples, limited=True)
         for rows in sizes:
             target.clear(rows)
@@ -79,11 +82,8 @@ def _header(sizes: tuple[int, int]) -> list[str]:
     return ["load", f"{sizes[0]:,} rows", f"{sizes[1]:,} rows", "growth", "seconds"]
 
 
-def _load(
-    stand: Stand, side: Side, source: End, target: End, mode: str, rows: int, *, clear: bool = True
-) -> Sample | str:
-    if clear:
-        target.clear(rows)
+def _load(stand: Stand, side: Side, source: End, target: End, mode: str, rows: int) -> Sample | str:
+    target.clear(rows)
     name = f"{source.connection}_{target.connection}_{mode}_{rows}"
     more = 'keys = ["id"]' if mode == "merge" else ""
     stand.pipeline(
