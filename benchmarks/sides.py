@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import importlib
 import json
+import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +33,7 @@ class Side:
     settings: dict[str, Any]
     server_pid: int
     log: Path
+    variables: dict[str, str] = field(default_factory=dict)  # of its environment, beside ours
     _module: ModuleType = field(init=False)
     _process: subprocess.Popen[str] | None = field(init=False, default=None)
 
@@ -50,7 +52,13 @@ class Side:
         command = [str(python), "-P", str(WORKER), str(self._module.__file__)]
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, text=True, cwd=self.log.parent
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                text=True,
+                cwd=self.log.parent,
+                env=os.environ | self.variables,
             )
         self._send(self.settings)
 

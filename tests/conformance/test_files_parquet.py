@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from datetime import date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -241,3 +242,19 @@ def test_a_dictionary_is_kept_only_of_values_that_come_again(tmp_path: Path) -> 
 def test_a_file_of_no_batch_is_a_whole_one(tmp_path: Path) -> None:
     parquet.Writer(tmp_path / "none", [Column("id", pa.int64())], Dialect(format="parquet")).close()
     assert pq.read_table(tmp_path / "none").schema.names == ["id"]
+
+
+def test_a_large_file_is_read_piece_by_piece(tmp_path: Path) -> None:
+    """Arrow would hold all that it will read of a file, however large that is."""
+    path = tmp_path / "large.parquet"
+    rows = 200_000
+    with pq.ParquetWriter(path, pa.schema([("n", pa.binary(64))]), compression="none") as writer:
+        for _ in range(8):
+            values = pa.FixedSizeBinaryArray.from_buffers(
+                pa.binary(64), rows, [None, pa.py_buffer(os.urandom(64 * rows))]
+            )
+            writer.write_table(pa.table({"n": values}))
+    before = pa.total_allocated_bytes()
+    held = [pa.total_allocated_bytes() - before for _ in parquet.read(path, ["n"], None, RUN)]
+    assert len(held) > 8
+    assert max(held) < path.stat().st_size / 4
