@@ -62,7 +62,9 @@ def out_of(kind: str, stand: Stand, scale: Scale) -> list[Section]:
     for end in (*sources, *targets):
         end.declare()
     for source, rows in zip(sources, sizes, strict=True):
-        _load(stand, side, postgres, source, "append", rows)
+        made = _load(stand, side, postgres, source, "append", rows)
+        if isinstance(made, str):
+            raise SideFailed(f"nothing can be read out of {kind}: {made}")
     for target in targets:
         _measure(section, f"{kind} into {target.kind}", stand, side, sources, target, "append", sizes)
         for rows in sizes:
@@ -100,7 +102,7 @@ def _measure(
             _load(stand, side, source, target, mode, rows, "_whole" if whole else "")
             for source, rows in zip(sources, sizes, strict=True)
         ]
-        _tell(section, words, samples, limited=whole or not in_jvm)
+        _tell(section, words, samples, limited=True)
     side.variables = {}
 
 
