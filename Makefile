@@ -29,7 +29,7 @@ demo: setup
 
 # Two processes: most of a test's time is a server's. Half of the files each, and the idle one takes from the other.
 test: setup check
-	$(BIN)/pytest tests/conformance tests/e2e tests/faults tests/fuzz --numprocesses 2 --dist worksteal
+	$(BIN)/pytest tests/conformance tests/e2e tests/faults tests/fuzz tests/replication --numprocesses 2 --dist worksteal
 	$(BIN)/pytest tests/cluster
 
 check: setup

@@ -21,13 +21,15 @@ from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
 from penstock.backends import registry
-from penstock.backends.base import Capabilities
+from penstock.backends.base import Backend, Capabilities
+from penstock.backends.changes import AppliesChanges, ReadsChanges
 from penstock.cli import schema
 from penstock.cli.connections import ConnectionRecord, ConnectionTest
 from penstock.cli.doctor import Checked
 from penstock.cli.jars import JarRecord
 from penstock.cli.main import app
 from penstock.cli.plan import WOULD_CHANGE
+from penstock.cli.replications import ReplicationRecord
 from penstock.cli.run import Outcome
 from penstock.cli.tables import TableDetail, TableRecord
 from penstock.cli.views.runs import as_json
@@ -47,6 +49,7 @@ from penstock.project.model import (
     TargetName,
     Ttl,
 )
+from penstock.project.replications import BufferConfig, Replication, TableOptions
 from penstock.run.drafts import Draft
 from penstock.run.records import Finding, PipelinePlan
 from penstock.scaffold.start import Started
@@ -113,6 +116,9 @@ def config_page() -> str:
         section("target", TargetName, note="`connection.schema.table`, parts quoted as in SQL, or a table of:"),
         section("ttl", Ttl, note="A table of:"),
         section("inputs", Input, note="By the name of the view: `connection.schema.table`, or a table of:"),
+        section("[replications.NAME]", Replication, hidden=INTERNAL_FIELDS),
+        section("[replications.NAME.options]", TableOptions, note='Per table: `[replications.NAME.options."s.t"]`.'),
+        section("[replications.NAME.buffer]", BufferConfig),
         section("[spark]", SparkConfig),
         section("[state]", StateConfig),
         *(connection_section(name) for name in registry.names()),
@@ -185,6 +191,8 @@ def _word(annotation: Any) -> str:
             "Ttl": "table",
             "Input": "input",
             "FileTable": "table",
+            "TableOptions": "table option",
+            "BufferConfig": "table",
         }[annotation.__name__]
     return WORDS[annotation]
 
@@ -193,7 +201,7 @@ def default_of(info: FieldInfo) -> str:
     if info.is_required():
         return "required"
     value = info.default if info.default is not PydanticUndefined else info.default_factory()  # type: ignore[misc, call-arg]
-    if value is None or value in ((), {}):
+    if value is None or value in ((), {}) or isinstance(value, BaseModel):
         return ""
     return code(str(value).lower() if isinstance(value, bool) else str(value))
 
@@ -224,6 +232,7 @@ RECORDS: tuple[tuple[str, type], ...] = (
     ("plan, run --dry-run", PipelinePlan),
     ("validate", Finding),
     ("runs list; runs show adds `events`", RunRecord),
+    ("replications list, replications show; [the fields of `status`](replications.md)", ReplicationRecord),
     ("connections list", ConnectionRecord),
     ("connections test", ConnectionTest),
     ("tables list", TableRecord),
@@ -331,9 +340,20 @@ def capabilities() -> list[Capabilities]:
 
 
 def matrix() -> str:
-    known = capabilities()
+    known = [one for one in capabilities() if one.reads or one.writes]  # the others are for replications alone
     rows = [(title, *(_ability(one, field) for one in known)) for field, title in ABILITIES]
+    backends = [registry.backend(one.name) for one in known]
+    rows[2:2] = [
+        ("source of replications", *("yes" if isinstance(one, ReadsChanges) else "no" for one in backends)),
+        ("target of replications", *(_replicates_into(one) for one in backends)),
+    ]
     return table(("", *(one.title for one in known)), rows)
+
+
+def _replicates_into(one: Backend) -> str:
+    if not isinstance(one, AppliesChanges):
+        return "no"
+    return "yes" if type(one).log_of is AppliesChanges.log_of else "a log"
 
 
 def _ability(one: Capabilities, field: str) -> str:
@@ -400,12 +420,13 @@ def _about(name: str) -> str:
 def backends_page() -> str:
     parts = [NOTICE, "# Backends\n", "What each backend says it can do; planner and tests read the same.\n", matrix()]
     for one in capabilities():
-        parts += [
-            f"## {one.title}\n",
-            f"Canonical types held as themselves: {', '.join(one.types)}. "
-            "Every other type is kept as text and remembered, or [refused](refusals.md).\n",
-            "\n".join(f"- {note}" for note in one.notes) + "\n",
-        ]
+        parts.append(f"## {one.title}\n")
+        if one.types:
+            parts.append(
+                f"Canonical types held as themselves: {', '.join(one.types)}. "
+                "Every other type is kept as text and remembered, or [refused](refusals.md).\n"
+            )
+        parts.append("\n".join(f"- {note}" for note in one.notes) + "\n")
     return "\n".join(parts)
 
 

@@ -34,6 +34,7 @@ if TYPE_CHECKING:
     from penstock.run.calls import plan, query, run, source, sync, use_spark, validate, write
     from penstock.run.create import create
     from penstock.run.current import load_project
+    from penstock.run.replicating import replication
     from penstock.run.results import RunResult
     from penstock.schema.declare import (
         BigInt,
@@ -153,6 +154,7 @@ _HOMES = {
     "pipeline": _DECORATORS,
     "plan": _CALLS,
     "query": _CALLS,
+    "replication": "penstock.run.replicating",
     "source": _CALLS,
     "sync": _CALLS,
     "use_spark": _CALLS,
@@ -231,6 +233,7 @@ __all__ = [
     "pipeline",
     "plan",
     "query",
+    "replication",
     "run",
     "source",
     "sync",

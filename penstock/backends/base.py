@@ -329,6 +329,12 @@ class Load(ABC):
     @abstractmethod
     def sink(self, table: int) -> Sink: ...
 
+    done: bool = False  # of a load that `keeps`: an earlier start of it has committed
+
+    def staged(self) -> list[Receipt]:
+        """Of a load that `keeps`: the parts that are durable, whoever has staged them."""
+        raise Unsupported("this target keeps nothing of a load that has stopped")
+
     @abstractmethod
     def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
         """All steps in one transaction, carrying the watermark.

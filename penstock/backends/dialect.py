@@ -24,6 +24,8 @@ class Dialect(ABC):
     update: ClassVar[str] = "update"
     hashes: ClassVar[bool] = True  # has MD5, for `row_hash`
     truncates: ClassVar[bool] = True  # has TRUNCATE, for `truncate_with`
+    declares_keys: ClassVar[bool] = True  # a table that is made with a key has it as a constraint
+    row_id: ClassVar[str] = "rowid"  # a column that every table has, and that tells equal rows apart
 
     @abstractmethod
     def quote(self, name: str) -> str: ...

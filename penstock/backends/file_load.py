@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Generic, Self, TypeVar
@@ -80,7 +80,9 @@ class FileTarget(Target, Generic[Session, Config]):
         """As the file spells it: what is remembered of a table must not depend on who names it how."""
 
     @abstractmethod
-    def _load(self, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None) -> Load: ...
+    def _load(
+        self, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None
+    ) -> FileLoad[Session, Config]: ...
 
     def _read(self) -> Session | None:
         """A session that only asks, None while the file does not exist."""
@@ -106,8 +108,20 @@ class FileTarget(Target, Generic[Session, Config]):
         if any(load.adopt for load in plan.tables):
             raise Unsupported("a load of a file cannot adopt its staging", why="it is staged in other files")
         lock = self._lock(plan.run)
-        staging = staged_under(lock, self._base(), plan.run, wanted=plan.native_query is None)
-        return self._load(plan, lock, staging)
+        staging = staged_under(lock, self._base(), plan.run, wanted=plan.native_query is None, keeps=plan.keeps)
+        load = self._load(plan, lock, staging)
+        if plan.keeps:
+            lock.release()
+            load.take_lock = lambda: self._lock(plan.run)
+            load.done = self._has_committed(plan.run)
+        return load
+
+    def _has_committed(self, run: RunContext) -> bool:
+        session = self._read()
+        if session is None:
+            return False
+        with session:
+            return session.knows("loads") and was_committed(session, run.run_id)
 
     def _lock(self, run: RunContext) -> FileLock | ProcessLock:
         if self._config.in_memory:
@@ -135,6 +149,7 @@ class FileLoad(Load, Generic[Session, Config]):
 
     begin: ClassVar[str] = "begin transaction"
     savepoints: ClassVar[bool] = False  # a failed statement can be looked into before the transaction ends
+    take_lock: Callable[[], FileLock | ProcessLock] | None = None  # of a load that holds it for its commit alone
 
     def __init__(
         self, config: Config, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None
@@ -173,12 +188,17 @@ class FileLoad(Load, Generic[Session, Config]):
     def _committed(self, session: Session, receipts: Sequence[Receipt]) -> LoadResult:
         """All of the load in a session that is open for writing, and closed whatever comes."""
         try:
+            if self.take_lock is not None:
+                self._lock = self.take_lock()
             done = self._in_transaction(session, receipts)
             self._send_commit(session, done)
         finally:
             self._shut(session)  # at once: others wait for the file
         self.abort()
         return done
+
+    def staged(self) -> list[Receipt]:
+        return self._area().receipts()
 
     def _in_transaction(self, session: Session, receipts: Sequence[Receipt]) -> LoadResult:
         session.execute(self.begin)
@@ -239,7 +259,10 @@ class FileLoad(Load, Generic[Session, Config]):
 
     def close(self) -> None:
         try:
-            self.abort()
+            if self._plan.keeps and self._staging is not None and self.result is None:
+                self._staging.leave()
+            else:
+                self.abort()
         finally:
             self._lock.release()
 

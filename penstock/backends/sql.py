@@ -83,6 +83,10 @@ class SqlSession(ABC):
     def query(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         """Rows of a small answer: keys, counts, catalog entries. Never data."""
 
+    def touched(self, sql: str, params: Sequence[Any]) -> int:
+        """As `execute`, and the number of rows is true with parameters too."""
+        return self.execute(sql, params)
+
     @abstractmethod
     def transaction(self) -> str:
         """An id of the open transaction, which changes when it ends."""
@@ -264,10 +268,10 @@ def record_load(session: SqlSession, plan: LoadPlan, counts: dict[int, int]) -> 
             session.marks("insert into _penstock.tables values (?, ?, ?, ?)"),
             (target, plan.run.pipeline, load.mode, plan.watermark),
         )
-        _remember(session, plan.run.pipeline, load)
+        remember(session, plan.run.pipeline, load)
 
 
-def _remember(session: SqlSession, pipeline: str, load: TableLoad) -> None:
+def remember(session: SqlSession, pipeline: str, load: TableLoad) -> None:
     """What each column was at its source, and which of them this pipeline brings."""
     target, names = str(load.table), [staged.column.name for staged in load.columns]
     if load.creates:

@@ -6,6 +6,7 @@ A folder per run:
     <base>/<run>/token         the run's id, read by every task before it writes
     <base>/<run>/t0-p3-<attempt>.parquet
     <base>/<run>/r0-p3.json    the receipt of part 3 of table 0; the first attempt to link it wins
+    <base>/<run>/kept          where the next start of the run goes on with what is there
 
 Only files named by a receipt are loaded. Never load by a glob: an attempt that lost its race, or
 died before its receipt, has left a file that is whole and must not count. Nothing is removed but
@@ -39,6 +40,7 @@ from penstock.observe.failpoints import failpoint
 from penstock.schema import Column
 
 TOKEN = "token"  # noqa: S105  a file's name
+KEPT = "kept"  # a file of a run that goes on after its process has died: a sweep leaves its folder alone
 RUN_ID = re.compile(r"[0-9a-f]{32}")  # how the folder of a run is named
 # Below this, staging is not even begun: a run that dies of a full disk takes others with it.
 FREE_FLOOR = 64 * 1024 * 1024
@@ -304,16 +306,23 @@ class StagingArea:
         self._lock = lock
 
     @staticmethod
-    def create(base: Path, run: RunContext) -> StagingArea:
-        """An empty folder. Its lock comes first: a sweep between the two would take it for dead."""
+    def create(base: Path, run: RunContext, *, keeps: bool = False) -> StagingArea:
+        """An empty folder. Its lock comes first: a sweep between the two would take it for dead.
+
+        With `keeps`, one that an earlier start of the run has left, with all that is in it.
+        """
         try:
             area = StagingArea(base, run, _lock_run(base, run))
+            if keeps and (area.folder / KEPT).exists():
+                return area
             try:
                 area.folder.mkdir()
                 area._check_space()
                 token = area.folder / TOKEN
                 token.write_text(run.run_id)
                 sync(token)
+                if keeps:
+                    (area.folder / KEPT).touch()
                 sync(area.folder)
             except BaseException:  # Ctrl-C too: what was begun is this run's to remove
                 area.close()
@@ -344,6 +353,10 @@ class StagingArea:
         if len({receipt.part for receipt in mine}) != len(mine):
             raise lost("a part has two receipts")
         return [self._proved(receipt) for receipt in mine]
+
+    def receipts(self) -> list[Receipt]:
+        """Of all parts that are durable."""
+        return [Receipt(**json.loads(path.read_text())) for path in sorted(self.folder.glob("r[0-9]*-p*.json"))]
 
     def _proved(self, receipt: Receipt) -> Path:
         path = self.folder / receipt.ref
@@ -442,6 +455,8 @@ def _is_run(folder: Path) -> bool:
     if not RUN_ID.fullmatch(folder.name) or folder.is_symlink() or not folder.is_dir():
         return False
     names = {entry.name for entry in _entries(folder)}
+    if KEPT in names:
+        return False
     if TOKEN not in names:
         return not names
     try:
@@ -455,6 +470,8 @@ def _is_run(folder: Path) -> bool:
 def _remove_run(folder: Path) -> None:
     """Remove a run's folder, the token last: if we died half way, or one file stays, a sweep still knows it."""
     failed: OSError | None = None
+    # What is kept is so no more: a removal that dies half way is finished by a sweep.
+    (folder / KEPT).unlink(missing_ok=True)
     for entry in _entries(folder):
         if entry.name == TOKEN:
             continue
@@ -474,7 +491,7 @@ def _remove_run(folder: Path) -> None:
 
 
 def staged_under(
-    lock: FileLock | ProcessLock, base: Path, run: RunContext, *, wanted: bool = True
+    lock: FileLock | ProcessLock, base: Path, run: RunContext, *, wanted: bool = True, keeps: bool = False
 ) -> StagingArea | None:
     """What a load that holds its lock begins with: leftovers gone, and, where it is `wanted`, staging of its own.
 
@@ -485,7 +502,7 @@ def staged_under(
         failpoint("load.begin")
         sweep(base)
         if wanted:
-            staging = StagingArea.create(base, run)
+            staging = StagingArea.create(base, run, keeps=keeps)
         failpoint("load.staging")
     except BaseException:  # Ctrl-C too: nobody else frees the lock
         if staging is not None:

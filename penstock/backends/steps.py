@@ -5,6 +5,9 @@ Made by `load/`, carried out by the targets, printed by `penstock plan`. Nothing
 
 from __future__ import annotations
 
+import os
+import time
+import uuid
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -57,10 +60,24 @@ class RunContext:
     batch_bytes: int = 16 * 1024 * 1024
     batch_rows: int = 131_072
 
+    @staticmethod
+    def new(pipeline: str, base: Path) -> RunContext:
+        """Of a run that begins now, with a folder of its own under `base`."""
+        run_id = _uuid7().hex
+        return RunContext(run_id, pipeline, base / run_id)
+
     @property
     def application_name(self) -> str:
         """How the run's database sessions call themselves, so that a cancel finds them."""
         return f"penstock:{self.run_id}"
+
+
+def _uuid7() -> uuid.UUID:
+    """A random id whose first 48 bits are the time in milliseconds, so that ids sort by time."""
+    value = (int(time.time() * 1000) << 80) | int.from_bytes(os.urandom(10), "big")
+    value = (value & ~(0xF << 76)) | (0x7 << 76)
+    value = (value & ~(0x3 << 62)) | (0x2 << 62)
+    return uuid.UUID(int=value)
 
 
 Figure = Literal["inserted", "updated", "deleted"]
@@ -178,6 +195,9 @@ class LoadPlan:
     native_query: str | None = None  # same database: RAW is this query, evaluated once
     native_checks: tuple[Check, ...] = ()  # before it, in the same transaction: the source is what was planned
     by_attempt: bool = False  # parts belong to task attempts: rows without a given receipt do not count
+    # What is staged outlives the process, and the next start of this very run goes on with it: only the run itself
+    # removes it. The target's lock is taken for the commit alone.
+    keeps: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,17 +14,21 @@ if TYPE_CHECKING:
 
 def require_lasting(project: Project, pipeline: Pipeline) -> None:
     """Refuse a pipeline whose target lives in this process only. In Python, the process is the user's own."""
+    require_lasting_target(project, pipeline.target_connection, pipeline.place, "pipeline")
+
+
+def require_lasting_target(project: Project, connection: str, place: str, what: str) -> None:
     try:
-        target = project.connection(pipeline.target_connection)
+        target = project.connection(connection)
     except PenstockError:
         return  # told by whoever opens it, and kept in the run's history
     if target.in_process:
         raise Unsupported(
-            f"{pipeline.target_connection} cannot be the target of a command",
+            f"{connection} cannot be the target of a command",
             why=f"this {target.type} connection keeps its tables in the memory of the process, which ends with the"
             " command: nobody could read them afterwards",
-            remedy="give it a file or a server, or run the pipeline from Python",
-            place=pipeline.place,
+            remedy=f"give it a file or a server, or run the {what} from Python",
+            place=place,
         )
 
 

@@ -17,6 +17,8 @@ from penstock.cli import (
     init,
     jars,
     plan,
+    replicate,
+    replications,
     run,
     runs,
     schema,
@@ -39,7 +41,9 @@ app.command("init", short_help="Start a project that runs as it stands.")(init.i
 app.command("add", short_help="Write a pipeline by looking at a table.")(add.add)
 app.command("run", short_help="Run pipelines.")(run.run)
 app.command("plan", short_help="Show what a run would do, and why.")(plan.plan)
+app.command("replicate", short_help="Keep tables of another database up to date.")(replicate.replicate)
 app.command("validate", short_help="Check pipelines against both ends.")(validate.validate)
+app.add_typer(replications.app, name="replications")
 app.add_typer(runs.app, name="runs")
 app.add_typer(connections.app, name="connections")
 app.add_typer(tables.app, name="tables")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from penstock.backends.base import Partition, Progress, Receipt, RunContext, Sink
 from penstock.engine.job import Job, collected
-from penstock.engine.task import CopyTask, Names
+from penstock.engine.task import CopyTask, Names, Piece, Work
 from penstock.errors import SparkError
 
 if TYPE_CHECKING:
@@ -31,11 +31,9 @@ def copy(
     `names` gives for each column its name in the batches and its form on the wire.
     """
     count = len(partitions)
-    if count == 0:
-        return []
-    task = CopyTask(tuple(partitions), sink, tuple(names), run)
-    frame = spark.range(0, count, 1, count).mapInArrow(task, "receipt string")
-    receipts = Job(spark, collected(frame), run, on_progress).receipts()
+    named = tuple(names)
+    pieces = [Piece(partition, sink, part, named) for part, partition in enumerate(partitions)]
+    receipts = copy_pieces(spark, pieces, run, on_progress)
     if [receipt.part for receipt in receipts] != list(range(count)):
         raise SparkError(
             f"{count} partitions were read, but {len(receipts)} receipts came back",
@@ -44,3 +42,14 @@ def copy(
             remedy="run again",
         )
     return receipts
+
+
+def copy_pieces(
+    spark: SparkSession, pieces: Sequence[Work], run: RunContext, on_progress: Progress | None = None
+) -> list[Receipt]:
+    """Carry out pieces of one or several loads, a task each; tasks begin in this order."""
+    count = len(pieces)
+    if count == 0:
+        return []
+    frame = spark.range(0, count, 1, count).mapInArrow(CopyTask(tuple(pieces), run), "receipt string")
+    return Job(spark, collected(frame), run, on_progress).receipts()

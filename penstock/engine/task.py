@@ -19,7 +19,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import pyarrow as pa
 
@@ -238,20 +238,41 @@ def pass_on(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
 RESULT = pa.schema([pa.field("receipt", pa.string())])
 
 
+class Work(Protocol):
+    """What one task carries out: rows that it makes or reads, into a sink."""
+
+    @property
+    def part(self) -> int: ...  # as the sink counts
+
+    @property
+    def sink(self) -> Sink: ...
+
+    def read(self) -> Iterator[pa.RecordBatch]: ...
+
+
+@dataclass(frozen=True)
+class Piece:
+    """What one task copies."""
+
+    partition: Partition
+    sink: Sink
+    part: int  # as the sink counts
+    names: Names
+
+    def read(self) -> Iterator[pa.RecordBatch]:
+        return conform(self.partition.read(), self.names)
+
+
 @dataclass(frozen=True)
 class CopyTask:
-    """What `mapInArrow` runs on the fused path: row `i` of the range is partition `i`."""
+    """What `mapInArrow` runs on the fused path: row `i` of the range is piece `i`."""
 
-    partitions: tuple[Partition, ...]
-    sink: Sink
-    names: tuple[tuple[str, Column], ...]
+    pieces: tuple[Work, ...]
     run: RunContext
 
     def __call__(self, rows: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         for batch in rows:
-            for part in batch.column(0).to_pylist():
-                line = carry_out(self.run, part, lambda part=part: self._read(part), self.sink)  # type: ignore[misc]  # bound early
+            for number in batch.column(0).to_pylist():
+                piece = self.pieces[number]
+                line = carry_out(self.run, piece.part, piece.read, piece.sink)
                 yield pa.RecordBatch.from_arrays([pa.array([line])], schema=RESULT)
-
-    def _read(self, part: int) -> Iterator[pa.RecordBatch]:
-        return conform(self.partitions[part].read(), self.names)

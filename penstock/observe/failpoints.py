@@ -32,6 +32,23 @@ NAMES: dict[str, str] = {
     "run.finish": "the load is committed, the run history does not know",
 }
 
+# Of replications: the suite that kills their agents stops there.
+REPLICATION: dict[str, str] = {
+    "copy.begun": "a copy is known to the target, nothing is staged",
+    "copy.staged": "every range of a table is staged, the hidden table is empty",
+    "copy.loaded": "a hidden table is filled, nobody knows",
+    "replicate.slot": "the slot is there, the target knows nothing",
+    "replicate.begun": "the target knows the first position, nothing is copied",
+    "replicate.joined": "a copied table is visible, nothing else has happened",
+    "segment.written": "a segment is written, not on the disk",
+    "segment.linked": "a segment has its name, which is not on the disk",
+    "segment.durable": "a segment is durable, nothing is confirmed",
+    "capture.durable": "a segment is durable, its capture has confirmed nothing",
+    "flush.fenced": "a flush has its fence, nothing is loaded",
+    "flush.loaded": "a flush is loaded, COMMIT is not sent",
+    "flush.committed": "a flush is committed, nobody knows",
+}
+
 # Places that only some targets pass: theirs is the suite that stops there.
 SOME: dict[str, str] = {
     "publish.file": "a manifest is committed, one of its files is where others see it",
@@ -48,7 +65,7 @@ def failpoint(name: str) -> None:
     armed = os.environ.get(ENV)
     if not armed:
         return
-    if name not in NAMES and name not in SOME:
+    if not any(name in known for known in (NAMES, REPLICATION, SOME)):
         raise KeyError(name)
     for entry in armed.split(","):
         key, _, action = entry.partition("=")

@@ -172,22 +172,37 @@ def build_section(
     model: type[M], table: Any, subject: str, environment: Mapping[str, str], place: Place
 ) -> tuple[M, list[PenstockError]]:
     """One of the plain tables: `[project]`, `[spark]`, `[state]`."""
-    findings: list[PenstockError] = []
     if not isinstance(table, Mapping):
         return model(), [ConfigError(f"{subject} must be a table", remedy=f"[{subject}]", place=place(()))]
+    made, findings = build_table(model, table, subject, environment, place)
+    return made or model(), findings
+
+
+def build_table(
+    model: type[M],
+    table: Mapping[str, Any],
+    subject: str,
+    environment: Mapping[str, str],
+    place: Place,
+    fixed: Mapping[str, Any] | None = None,
+) -> tuple[M | None, list[PenstockError]]:
+    """A table of the file as its model; `fixed` are fields that no key sets."""
+    findings: list[PenstockError] = []
     options, unset = interpolate(dict(table), environment, place)
     findings += unset
-    for key in [key for key in options if key not in model.model_fields]:
+    given = dict(fixed or {})
+    keys = [key for key in model.model_fields if key not in given]
+    for key in [key for key in options if key not in keys]:
         del options[key]
-        findings.append(unknown_key(key, model.model_fields, f"[{subject}]", place((key,))))
+        findings.append(unknown_key(key, keys, f"[{subject}]", place((key,))))
     for path, why in mistyped(model, table):
         findings.append(ConfigError(f"{'.'.join(path)} of [{subject}] is wrong", why=why, place=place(path)))
         options.pop(path[0], None)
     try:
-        return model(**options), findings
+        return model(**options, **given), findings
     except ValidationError as error:
         for detail in error.errors(include_input=False, include_url=False):
             path = tuple(str(part) for part in detail["loc"])
             what = f"{'.'.join(path)} of [{subject}] is wrong" if path else f"[{subject}] contradicts itself"
             findings.append(ConfigError(what, why=reason(detail), place=place(path)))
-        return model(), findings
+        return None, findings

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 from penstock.errors import ConfigError, PenstockError
 from penstock.observe import redact
 from penstock.project import discover, targets, toml
-from penstock.project.build import RawPipeline, build_pipeline, build_section, check_pipeline
+from penstock.project.build import RawPipeline, build_pipeline, build_section, build_table, check_pipeline
 from penstock.project.connections import Connections, Definition, Sources, how_to_define
 from penstock.project.decorators import PipelineFunction, Registered, registered
 from penstock.project.findings import raise_all, suggestion, unknown_key
@@ -30,10 +30,11 @@ from penstock.sparkconf import check_conf
 
 if TYPE_CHECKING:
     from penstock.backends.base import ConnectionConfig
+    from penstock.project.replications import Replication
 
 FILE = "penstock.toml"
 USER_FILE = Path("penstock") / "connections.toml"
-SECTIONS = ("project", "connections", "pipelines", "spark", "state")
+SECTIONS = ("project", "connections", "pipelines", "replications", "spark", "state")
 
 
 def load(path: Path | str | None = None) -> Project:
@@ -76,6 +77,25 @@ def build_one(project: Project, given: Mapping[str, Any], *, handed: bool = Fals
         raw = replace(raw, refused=raw.refused | {"source"})
     made, errors = build_pipeline(raw, project.connections, os.environ)
     raise_all([*findings, *errors])
+    assert made is not None  # noqa: S101  nothing was found wrong with it
+    return made
+
+
+def build_replication(
+    project: Project, name: str, options: Mapping[str, Any], place: str, environment: Mapping[str, str]
+) -> Replication:
+    """A replication that is no part of the project, checked by the same rules; raises all findings."""
+    from penstock.project.replications import Replication
+
+    fixed = {"name": name, "place": place}
+    made, findings = build_table(Replication, options, f"replications.{name}", environment, lambda _: place, fixed)
+    for key in ("source", "target"):
+        connection = getattr(made, key) if made is not None else options.get(key)
+        if isinstance(connection, str) and connection not in project.connections:
+            remedy = suggestion(connection, project.connections) or how_to_define(connection)
+            what = f"replication {name!r} names a connection that does not exist: {connection!r}"
+            findings.append(ConfigError(what, remedy=remedy, place=place))
+    raise_all(findings)
     assert made is not None  # noqa: S101  nothing was found wrong with it
     return made
 
@@ -154,9 +174,11 @@ def _assemble(root: Path, document: Document, environment: Mapping[str, str], *,
     ]
     pipelines, errors = _pipelines(raw, connections, environment)
     findings += errors
+    replications, errors = _replications(document, connections, environment)
+    findings += errors
     raise_all(findings)
     declared = {table.title: table for table in tables.values()}
-    return Project(root, connections, pipelines, spark, state, declared, functions)
+    return Project(root, connections, pipelines, spark, state, declared, functions, replications)
 
 
 def _no_project() -> ConfigError:
@@ -374,6 +396,51 @@ def _pipelines(
         findings += errors
         if pipeline is not None:
             made[given.name] = pipeline
+    return made, findings
+
+
+def _replications(
+    document: Document, connections: Connections, environment: Mapping[str, str]
+) -> tuple[dict[str, Replication], list[PenstockError]]:
+    made: dict[str, Replication] = {}
+    findings: list[PenstockError] = []
+    given = _tables(document.content.get("replications", {}), "replications", document, findings)
+    if not given:
+        return made, findings
+    from penstock.project.replications import Replication  # a project without one need not build its models
+
+    for name, options in given.items():
+        head = ("replications", name)
+        place = _placed(document, head)
+        found, errors = build_table(
+            Replication, options, f"replications.{name}", environment, place, {"name": name, "place": place(())}
+        )
+        findings += errors
+        if found is None:
+            continue
+        made[name] = found
+        for key in ("source", "target"):
+            connection = getattr(found, key)
+            if key == "source" and found.source_replication is not None:
+                continue  # asked below, when all are known
+            if connection not in connections:
+                findings.append(
+                    ConfigError(
+                        f"replication {name!r} names a connection that does not exist: {connection!r}",
+                        remedy=suggestion(connection, connections) or how_to_define(connection),
+                        place=place((key,)),
+                    )
+                )
+    for name, found in made.items():
+        written = found.source_replication
+        if written is not None and (written not in given or written == name):
+            findings.append(
+                ConfigError(
+                    f"replication {name!r} reads the log of a replication that does not exist: {written!r}",
+                    remedy=suggestion(written, [other for other in given if other != name]),
+                    place=_placed(document, ("replications", name))(("source",)),
+                )
+            )
     return made, findings
 
 

@@ -26,6 +26,7 @@ from penstock.schema.names import TableName, split_name
 if TYPE_CHECKING:
     from penstock.backends.base import ConnectionConfig
     from penstock.project.functions import DeclaredFunction
+    from penstock.project.replications import Replication
 
 Mode = Literal["append", "truncate", "merge", "scd2"]
 Deletes = Literal["none", "hard", "soft", "close"]
@@ -350,6 +351,7 @@ class Project:
     state: StateConfig = field(default_factory=StateConfig)
     tables: Mapping[str, DeclaredTable] = field(default_factory=dict)  # that classes declare
     functions: Mapping[str, DeclaredFunction] = field(default_factory=dict)  # that SQL calls, by name in lower case
+    replications: Mapping[str, Replication] = field(default_factory=dict)
 
     @staticmethod
     def from_objects(
@@ -372,6 +374,11 @@ class Project:
         if name not in self.pipelines:
             raise ConfigError(f"there is no pipeline {name!r}", remedy=suggestion(name, self.pipelines))
         return self.pipelines[name]
+
+    def replication(self, name: str) -> Replication:
+        if name not in self.replications:
+            raise ConfigError(f"there is no replication {name!r}", remedy=suggestion(name, self.replications))
+        return self.replications[name]
 
     def check(self) -> None:
         """Build every connection; raises all findings. Imports their drivers, opens none of them."""

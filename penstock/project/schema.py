@@ -11,6 +11,7 @@ from typing import Any
 from penstock.backends import registry
 from penstock.errors import DriverMissing
 from penstock.project.model import INTERNAL_FIELDS, MODE_ALIASES, Pipeline, ProjectSection, SparkConfig, StateConfig
+from penstock.project.replications import Replication
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -28,10 +29,7 @@ ABOUT = ("title", "description", "default")  # of the key, whatever form its val
 def json_schema() -> dict[str, Any]:
     """The whole file. Loads the installed backends: their options are part of it."""
     definitions: dict[str, Any] = {}
-    pipeline = _hoisted(Pipeline.model_json_schema(by_alias=True), definitions)
-    for name in INTERNAL_FIELDS:
-        pipeline["properties"].pop(name, None)
-    pipeline["required"] = [name for name in pipeline["required"] if name not in INTERNAL_FIELDS]
+    pipeline = _written(Pipeline.model_json_schema(by_alias=True), definitions)
     pipeline["properties"]["mode"]["enum"] += sorted(MODE_ALIASES)
     pipeline["properties"]["lag"]["anyOf"].append({"type": "integer", "minimum": 0})
     spark = _hoisted(SparkConfig.model_json_schema(), definitions)
@@ -41,6 +39,7 @@ def json_schema() -> dict[str, Any]:
     for name in ("ColumnOption", "Input", "TargetName"):
         definitions[name] = {"anyOf": [{"type": "string"}, definitions[name]]}
     definitions["Pipeline"] = pipeline
+    definitions["Replication"] = _written(Replication.model_json_schema(by_alias=True), definitions)
     whole = {
         "$schema": DIALECT,
         "title": "penstock.toml",
@@ -50,12 +49,22 @@ def json_schema() -> dict[str, Any]:
             "project": _hoisted(ProjectSection.model_json_schema(), definitions),
             "connections": {"type": "object", "additionalProperties": _connection(definitions)},
             "pipelines": {"type": "object", "additionalProperties": {"$ref": "#/$defs/Pipeline"}},
+            "replications": {"type": "object", "additionalProperties": {"$ref": "#/$defs/Replication"}},
             "spark": spark,
             "state": _hoisted(StateConfig.model_json_schema(), definitions),
         },
         "$defs": definitions,
     }
     return _with_references(whole)
+
+
+def _written(schema: dict[str, Any], definitions: dict[str, Any]) -> dict[str, Any]:
+    """What a user writes of it, without what the loader adds."""
+    made = _hoisted(schema, definitions)
+    for name in INTERNAL_FIELDS:
+        made["properties"].pop(name, None)
+    made["required"] = [name for name in made["required"] if name not in INTERNAL_FIELDS]
+    return made
 
 
 def _connection(definitions: dict[str, Any]) -> dict[str, Any]:

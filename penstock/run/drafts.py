@@ -22,7 +22,7 @@ from penstock.project import Project
 from penstock.project.append import Block, string
 from penstock.project.findings import suggestion
 from penstock.project.model import MODE_ALIASES, Pipeline, TargetName
-from penstock.run.patterns import clash, match_tables
+from penstock.project.patterns import clash, match_tables
 from penstock.schema import Column, TableName
 from penstock.schema.names import split_name
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
 import time
-import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
@@ -433,20 +431,11 @@ def _counts(result: LoadResult) -> Figures:
 
 
 def context_of(project: Project, pipeline: Pipeline) -> RunContext:
-    run_id = uuid7().hex
-    return RunContext(run_id, pipeline.name, staging_folder(project) / run_id)
+    return RunContext.new(pipeline.name, staging_folder(project))
 
 
 def staging_folder(project: Project) -> Path:
     return project.root / ".penstock" / "staging"
-
-
-def uuid7() -> uuid.UUID:
-    """A random id whose first 48 bits are the time in milliseconds, so that ids sort by time."""
-    value = (int(time.time() * 1000) << 80) | int.from_bytes(os.urandom(10), "big")
-    value = (value & ~(0xF << 76)) | (0x7 << 76)
-    value = (value & ~(0x3 << 62)) | (0x2 << 62)
-    return uuid.UUID(int=value)
 
 
 def _silent(event: ProgressEvent) -> None:

@@ -31,11 +31,11 @@ from penstock.backends.registry import backend
 from penstock.errors import ConfigError, PlanRefused, TransformError, Unsupported
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load, require_abilities
 from penstock.project.model import Pipeline, Project
+from penstock.project.patterns import clash, match_tables
 from penstock.run import cluster
 from penstock.run.handed import FrameSource
 from penstock.run.held import unheld
 from penstock.run.inputs import OpenInput, moments, open_inputs, rows_of, split_of
-from penstock.run.patterns import clash, match_tables
 from penstock.run.records import ColumnPlan, InputPlan, PipelinePlan, RunOptions
 from penstock.schema import Column, Schema, TableName
 

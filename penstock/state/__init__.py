@@ -8,12 +8,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from penstock.state.base import Event, RunRecord, RunState, Store
+from penstock.state.base import AgentRecord, Command, Event, RunRecord, RunState, Store
 
 if TYPE_CHECKING:
     from penstock.state.medium import Medium
 
-__all__ = ["Event", "RunRecord", "RunState", "Store", "medium_at", "open_store"]
+__all__ = ["AgentRecord", "Command", "Event", "RunRecord", "RunState", "Store", "medium_at", "open_store"]
 
 MEMORY = "memory:"
 

@@ -95,8 +95,40 @@ class Event:
     at: datetime = field(default_factory=now)
 
 
+@dataclass(frozen=True, slots=True)
+class AgentRecord:
+    """A replication's agent as it last told of itself."""
+
+    name: str  # the replication's
+    state: str  # running, paused, stopped, failed
+    status: Mapping[str, Any] = field(default_factory=dict)  # JSON, for people; no cell's value, no secret
+    at: datetime = field(default_factory=now)
+    host: str = field(default_factory=socket.gethostname)
+    pid: int = field(default_factory=os.getpid)
+    process: str = field(default_factory=lambda: start_of(os.getpid()) or "")
+
+    @property
+    def gone(self) -> bool:
+        """Whether its process is known to have ended: of another host nobody here can tell."""
+        return self.host == socket.gethostname() and _gone(self)
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What somebody asks of an agent, and what it has answered."""
+
+    id: int
+    name: str  # the replication's
+    word: str  # pause, resume, resync, reload, stop
+    table: str = ""  # of those that speak of one
+    answer: str | None = None
+
+
 class Store(ABC):
-    """Runs and their events. Safe for several processes at once, where the medium is shared."""
+    """Runs and their events, agents and what is asked of them.
+
+    Safe for several processes at once, where the medium is shared.
+    """
 
     @property
     @abstractmethod
@@ -140,6 +172,33 @@ class Store(ABC):
     def events(self, run_id: str) -> list[Event]:
         """In the order they were added."""
 
+    @abstractmethod
+    def tell_agent(self, record: AgentRecord) -> None:
+        """Replace what is known of a replication's agent."""
+
+    @abstractmethod
+    def agents(self) -> list[AgentRecord]:
+        """By name."""
+
+    def agent(self, name: str) -> AgentRecord | None:
+        return next((record for record in self.agents() if record.name == name), None)
+
+    @abstractmethod
+    def ask(self, name: str, word: str, table: str = "") -> int:
+        """Ask something of a replication's agent, which finds it when it next looks; the command's id."""
+
+    @abstractmethod
+    def asked(self, name: str) -> list[Command]:
+        """What is not answered yet, the oldest first."""
+
+    def answer(self, command: int, text: str) -> None:
+        """Say what became of a command: it is asked no more."""
+        if not self._answer(command, text):
+            raise StateError(f"there is no command {command}")
+
+    @abstractmethod
+    def command(self, command: int) -> Command | None: ...
+
     def interrupt_dead_runs(self) -> list[RunRecord]:
         """Mark runs of this host whose process is gone; which they were.
 
@@ -160,6 +219,10 @@ class Store(ABC):
     def _insert(self, record: RunRecord) -> None: ...
 
     @abstractmethod
+    def _answer(self, command: int, text: str) -> bool:
+        """Whether there was such a command."""
+
+    @abstractmethod
     def _update(self, record: RunRecord, *, only_running: bool) -> bool:
         """Replace a run's record; whether there was one to replace."""
 
@@ -170,7 +233,7 @@ class Store(ABC):
         self.close()
 
 
-def _gone(record: RunRecord) -> bool:
+def _gone(record: RunRecord | AgentRecord) -> bool:
     alive = start_of(record.pid)
     return alive is None or bool(record.process and record.process != alive)
 

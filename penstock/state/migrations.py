@@ -40,7 +40,24 @@ def first(medium: Medium, transaction: Transaction) -> None:
         transaction.execute(statement)
 
 
-MIGRATIONS: tuple[Migration, ...] = (first,)
+def second(medium: Medium, transaction: Transaction) -> None:
+    """Agents, and what is asked of them."""
+    at, before = medium.moment_type, medium.prefix
+    for statement in (
+        f"""
+        create table {before}agents (
+          name text primary key, state text not null, status text not null, at {at} not null,
+          host text not null, pid bigint not null, process text not null)""",
+        f"""
+        create table {before}commands (
+          id {medium.serial_type} primary key, name text not null, word text not null, "table" text not null,
+          answer text, at {at} not null)""",
+        f"create index commands_name on {before}commands (name, id)",
+    ):
+        transaction.execute(statement)
+
+
+MIGRATIONS: tuple[Migration, ...] = (first, second)
 
 
 def migrate(medium: Medium, transaction: Transaction, migrations: Sequence[Migration] = MIGRATIONS) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from typing import Any
 
-from penstock.state.base import DEFAULT_LIMIT, Event, RunRecord, Store
+from penstock.state.base import DEFAULT_LIMIT, AgentRecord, Command, Event, RunRecord, Store, now
 from penstock.state.medium import Medium
 from penstock.state.migrations import META, MIGRATIONS, Migration, migrate, refuse_newer
 
@@ -16,6 +16,7 @@ _LISTED = ", ".join(f'"{name}"' for name in _COLUMNS)
 _VALUES = ", ".join(f":{name}" for name in _COLUMNS)
 _SETS = ", ".join(f'"{name}" = :{name}' for name in _COLUMNS)
 _TIMES = ("started_at", "finished_at")
+_AGENT = [field.name for field in fields(AgentRecord)]
 
 
 class SqlStore(Store):
@@ -23,6 +24,8 @@ class SqlStore(Store):
         self._medium = medium
         self._runs = f"{medium.prefix}runs"
         self._events = f"{medium.prefix}events"
+        self._agents = f"{medium.prefix}agents"
+        self._commands = f"{medium.prefix}commands"
         self._version = self._prepare(migrations)
 
     @property
@@ -63,12 +66,56 @@ class SqlStore(Store):
             for row in self._query(query, {"run_id": run_id})
         ]
 
+    def tell_agent(self, record: AgentRecord) -> None:
+        values = {name: getattr(record, name) for name in _AGENT}
+        values |= {"at": self._medium.stored(record.at), "status": json.dumps(dict(record.status))}
+        listed, given = ", ".join(_AGENT), ", ".join(f":{name}" for name in _AGENT)
+        sets = ", ".join(f"{name} = excluded.{name}" for name in _AGENT if name != "name")
+        with self._medium.transaction(writes=True) as transaction:
+            transaction.execute(
+                f"insert into {self._agents} ({listed}) values ({given}) on conflict (name) do update set {sets}",
+                values,
+            )
+
+    def agents(self) -> list[AgentRecord]:
+        rows = self._query(f"select {', '.join(_AGENT)} from {self._agents} order by name", {})
+        return [
+            AgentRecord(**dict(row) | {"at": self._medium.moment(row["at"]), "status": json.loads(row["status"])})
+            for row in rows
+        ]
+
+    def ask(self, name: str, word: str, table: str = "") -> int:
+        values = {"name": name, "word": word, "table": table, "at": self._medium.stored(now())}
+        with self._medium.transaction(writes=True) as transaction:
+            [row] = transaction.query(
+                f'insert into {self._commands} (name, word, "table", at)'
+                " values (:name, :word, :table, :at) returning id",
+                values,
+            )
+            return int(row["id"])
+
+    def asked(self, name: str) -> list[Command]:
+        return self._found("name = :name and answer is null", {"name": name})
+
+    def command(self, command: int) -> Command | None:
+        found = self._found("id = :id", {"id": command})
+        return found[0] if found else None
+
+    def _found(self, where: str, values: Mapping[str, Any]) -> list[Command]:
+        query = f'select id, name, word, "table", answer from {self._commands} where {where} order by id'
+        return [Command(**dict(row)) for row in self._query(query, values)]
+
     def close(self) -> None:
         self._medium.close()
 
     def _insert(self, record: RunRecord) -> None:
         with self._medium.transaction(writes=True) as transaction:
             transaction.execute(f"insert into {self._runs} ({_LISTED}) values ({_VALUES})", self._values(record))
+
+    def _answer(self, command: int, text: str) -> bool:
+        with self._medium.transaction(writes=True) as transaction:
+            statement = f"update {self._commands} set answer = :answer where id = :id"
+            return transaction.execute(statement, {"answer": text, "id": command}) > 0
 
     def _update(self, record: RunRecord, *, only_running: bool) -> bool:
         statement = f"update {self._runs} set {_SETS} where run_id = :run_id"

@@ -69,9 +69,9 @@ def test_the_example_of_a_test_passes_and_can_fail(tmp_path: Path) -> None:
 
 
 def test_the_project_of_the_readme_loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    shown = dict(blocks("README.md"))
-    (tmp_path / "penstock.toml").write_text(shown["toml"])
-    (tmp_path / "pipelines.py").write_text(shown["python"])
+    shown = [("\n".join(text for kind, text in blocks("README.md") if kind == wanted)) for wanted in ("toml", "python")]
+    (tmp_path / "penstock.toml").write_text(shown[0])
+    (tmp_path / "pipelines.py").write_text(shown[1])
     monkeypatch.setenv("SHOP_DSN", "postgresql://reader@localhost/shop")
     monkeypatch.chdir(tmp_path)
     noted = decorators.registered
@@ -85,4 +85,5 @@ def test_the_project_of_the_readme_loads(tmp_path: Path, monkeypatch: pytest.Mon
         noted.connections[:], noted.pipelines[:], noted.tables[:] = before
     assert sorted(project.pipelines) == ["customers", "orders"]
     assert project.pipelines["orders"].keys == ("id",)
+    assert sorted(project.replications) == ["live"]
     project.check()

@@ -20,7 +20,7 @@ import pytest
 
 from penstock.errors import DataError, StateError
 from penstock.observe.process import start_of
-from penstock.state import Event, RunRecord, Store, medium_at, open_store
+from penstock.state import AgentRecord, Command, Event, RunRecord, Store, medium_at, open_store
 from penstock.state.medium import Medium, Transaction
 from penstock.state.migrations import MIGRATIONS
 from penstock.state.sql import SqlStore
@@ -202,7 +202,106 @@ def test_a_run_knows_its_own_process() -> None:
     assert (record.host, record.pid, record.process) == (socket.gethostname(), os.getpid(), start_of(os.getpid()))
 
 
+# ---------------------------------------------------------------- agents, and what is asked of them
+
+
+def test_an_agent_is_known_as_it_last_told(store: Store) -> None:
+    assert store.agents() == []
+    assert store.agent("shop") is None
+    early = AgentRecord("shop", "running", {"lag_bytes": 2**40, "tables": [{"table": 'public."Öl"'}]}, EARLY)
+    other = AgentRecord("bank", "stopped", at=EARLY.astimezone(timezone(timedelta(hours=-3))), host="h", pid=1)
+    for record in (early, other):
+        store.tell_agent(record)
+    assert store.agents() == [other, early]
+    assert store.agent("shop") == early
+    later = replace(early, state="paused", status={}, at=EARLY + timedelta(seconds=1), pid=7, process="x")
+    store.tell_agent(later)
+    assert store.agents() == [other, later]
+    assert store.agent("shop").at.tzinfo is UTC  # type: ignore[union-attr]  # it was told above
+
+
+def test_an_agent_whose_process_is_gone_is_known_to_be(store: Store) -> None:
+    pid, process = _dead_process()
+    records = {
+        "alive": AgentRecord("alive", "running"),
+        "dead": AgentRecord("dead", "running", pid=pid, process=process),
+        "elsewhere": AgentRecord("elsewhere", "running", host="another.example", pid=pid, process=process),
+        "reused": AgentRecord("reused", "running", process="another boot:1"),
+    }
+    for record in records.values():
+        store.tell_agent(record)
+    assert {record.name: record.gone for record in store.agents()} == {
+        "alive": False,
+        "dead": True,
+        "elsewhere": False,
+        "reused": True,
+    }
+
+
+def test_commands_are_asked_in_order_until_they_are_answered(store: Store) -> None:
+    first = store.ask("shop", "resync", 'public."a.b"')
+    other = store.ask("bank", "pause")
+    second = store.ask("shop", "reload")
+    asked = [Command(first, "shop", "resync", 'public."a.b"'), Command(second, "shop", "reload")]
+    assert store.asked("shop") == asked
+    store.answer(first, "1 table will be copied again")
+    assert store.asked("shop") == asked[1:]
+    assert store.command(first) == replace(asked[0], answer="1 table will be copied again")
+    assert store.command(second) == asked[1]
+    assert store.asked("bank") == [Command(other, "bank", "pause")]
+    assert store.asked("none") == []
+
+
+def test_an_empty_answer_is_one(store: Store) -> None:
+    number = store.ask("shop", "pause")
+    store.answer(number, "")
+    assert store.asked("shop") == []
+
+
+def test_a_command_that_is_not_there(store: Store) -> None:
+    assert store.command(4711) is None
+    with pytest.raises(StateError, match="no command 4711"):
+        store.answer(4711, "done")
+
+
 # ---------------------------------------------------------------- what is stored outlives the process
+
+
+def test_agents_and_commands_are_found_again(location: str | Path) -> None:
+    with open_store(location) as store:
+        store.tell_agent(AgentRecord("shop", "running", at=EARLY))
+        number = store.ask("shop", "pause")
+    with open_store(location) as store:
+        assert [record.at for record in store.agents()] == [EARLY]
+        assert store.asked("shop") == [Command(number, "shop", "pause")]
+
+
+def test_a_store_of_version_one_gets_agents_and_keeps_its_runs(location: str | Path) -> None:
+    record, event = _run(), Event("r", "retry", {"attempt": 1}, EARLY)
+    with SqlStore(medium_at(location), MIGRATIONS[:1]) as old:
+        assert old.version == 1
+        old.start_run(record)
+        old.add_event(event)
+    with open_store(location) as store:
+        assert store.version == len(MIGRATIONS)
+        assert (store.runs(), store.events("r")) == ([record], [event])
+        assert store.agents() == []
+        store.tell_agent(AgentRecord("shop", "running"))
+        store.answer(store.ask("shop", "pause"), "paused")
+        assert store.asked("shop") == []
+
+
+def test_several_ask_at_once_and_each_gets_its_own_answer(location: str | Path) -> None:
+    def ask(number: int) -> tuple[int, str]:
+        with open_store(location) as store:
+            return store.ask("shop", "resync", f"public.t{number}"), f"public.t{number}"
+
+    open_store(location).close()
+    with ThreadPoolExecutor(8) as pool:
+        asked = dict(pool.map(ask, range(24)))
+    assert len(asked) == 24
+    with open_store(location) as store:
+        assert {command.id: command.table for command in store.asked("shop")} == asked
 
 
 def test_a_store_is_found_again(location: str | Path) -> None:

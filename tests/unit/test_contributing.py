@@ -65,9 +65,12 @@ def test_every_verdict_is_told() -> None:
 def test_the_files_of_a_backend_are_those_of_ours() -> None:
     named = set(re.findall(r"^### \d\. .*?`(\w+\.py)`", TEXT, re.MULTILINE))
     assert named == {"config.py", "capabilities.py", "types.py", "read.py", "write.py", "__init__.py"}
-    for folder in (ROOT / "penstock" / "backends").glob("*/"):
-        if folder.name != "__pycache__":
-            assert named <= {path.name for path in folder.glob("*.py")}, folder.name
+    # A log of changes is no source and no target of pipelines: it has no tables to read or to write.
+    tables = [name for name in registry.names() if (can := registry.backend(name).capabilities).reads or can.writes]
+    backends = [folder for name in tables if (folder := ROOT / "penstock" / "backends" / name).is_dir()]
+    assert len(backends) >= 5
+    for folder in backends:
+        assert named <= {path.name for path in folder.glob("*.py")}, folder.name
 
 
 def test_the_example_is_a_whole_backend() -> None:

@@ -5,20 +5,26 @@ from __future__ import annotations
 import importlib.util
 import re
 import tomllib
+from dataclasses import fields
 from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from penstock import errors
 from penstock.backends import registry
+from penstock.backends.changes import Phase, Position, TableState
+from penstock.cli.replications import ReplicationRecord
 from penstock.engine.jars import read_lock
 from penstock.observe import failpoints
 from penstock.project import Project, SparkConfig, StateConfig
 from penstock.project.load import SECTIONS
 from penstock.project.model import ProjectSection
+from penstock.project.replications import Replication
+from penstock.replicate.agent import Status
+from penstock.schema import TableName
 
 ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
@@ -143,6 +149,13 @@ def test_toml_examples_are_valid_projects(text: str, tmp_path: Path, monkeypatch
         StateConfig.model_validate(content.get("state", {})),
     )
     project.check()
+    replications = {
+        name: Replication.model_validate({"name": name} | options)
+        for name, options in content.get("replications", {}).items()
+    }
+    for one in replications.values():
+        assert one.target in project.connections
+        assert one.source in project.connections or one.source_replication in replications
 
 
 @pytest.mark.parametrize("text", blocks("python"))
@@ -172,4 +185,16 @@ def test_every_error_is_explained() -> None:
 
 def test_every_failpoint_is_explained() -> None:
     told = {word for word in first_cells(DOCS / "explanation" / "exactly-once.md") if "." in word}
-    assert {word for word in told if not word.startswith("_penstock")} == set(failpoints.NAMES)
+    assert {word for word in told if not word.startswith("_penstock")} == {*failpoints.NAMES, *failpoints.REPLICATION}
+
+
+def test_every_field_and_state_of_a_replication_is_explained() -> None:
+    place = Position("1/1", 1, 2)
+    state = TableState(TableName("public", "orders"), TableName("main", "orders"))
+    record = Status("orders", "running", place, place, 2, (state,)).to_record()
+    named = {field.name for field in fields(ReplicationRecord)} | record.keys() | record["tables"][0].keys()
+    told = first_cells(DOCS / "reference" / "replications.md")
+    assert {*named, *place.to_record(), *get_args(Phase)} <= told
+    code = "".join(path.read_text() for path in (ROOT / "penstock").rglob("*.py"))
+    states = {*re.findall(r'(?:Obstacle|Waiting)\(\s*"([\w ]+)"', code), "never started", "running", "paused"}
+    assert states | {"stopped", "copied", "failed"} <= told

@@ -62,6 +62,23 @@ lag = 10
 price = "decimal(38,9)"
 id = { rename = "order_id" }
 
+[replications.shop]
+source = "shop"
+target = "warehouse"
+tables = ["public.*", "!public.audit_*"]
+deletes = "${DELETES:-soft}"
+slot = "${SLOT:-mine}"
+flush_interval_ms = "${FLUSH:-50}"
+
+[replications.shop.options."public.orders"]
+exclude = ["note"]
+rename = { id = "order_id" }
+
+[replications.shop.buffer]
+path = "${HOME}/buffer"
+max_bytes = "2GB"
+keep_copy = "${KEEP:-true}"
+
 [spark]
 driver_memory = "${MEMORY:-1g}"
 conf."spark.sql.ansi.enabled" = true
@@ -77,6 +94,13 @@ source = "shop"
 table = "public.orders"
 target = "shop.copy.orders"
 mode = "merge"
+"""
+
+COPIED = """
+[replications.r]
+source = "shop"
+target = "shop"
+tables = ["public.*"]
 """
 
 # Each is one mistake in a good file, and the line it is on.
@@ -99,6 +123,10 @@ WRONG = {
     "number for a truth value": (GOOD + "allow_empty = 1\n", 11),
     "text for a list": (GOOD + 'keys = "id"\n', 11),
     "no such backend": (GOOD.replace('"postgres"', '"postgers"'), 3),
+    "unknown key of a replication": (GOOD + COPIED + 'delete = "soft"\n', 16),
+    "wrong choice of a replication": (GOOD + COPIED + 'deletes = "mild"\n', 16),
+    "number out of range in a replication": (GOOD + COPIED + "flush_rows = 0\n", 16),
+    "unknown key of a buffer": (GOOD + COPIED + '[replications.r.buffer]\nfolder = "x"\n', 17),
     "missing key": (GOOD.replace('source = "shop"\n', ""), 6),
 }
 

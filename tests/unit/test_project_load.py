@@ -145,7 +145,7 @@ def test_an_unknown_key_gets_the_nearest_name_and_its_line(write: Write) -> None
         ("[project]\nmodule = []\n", "unknown key 'module' in [project]", "did you mean 'modules'?"),
         ('[pipelines]\nx = "y"\n', "pipelines.x must be a table", "[pipelines.x]"),
         ("connections = 1\n", "connections must hold tables", "[connections.NAME]"),
-        ('[connections.a]\npath = "x"\n', "connection 'a' has no type", "type is one of duckdb, "),
+        ('[connections.a]\npath = "x"\n', "connection 'a' has no type", "type is one of changelog, duckdb, "),
         ('[connections.a]\ntype = "postgress"\n', "has the unknown type 'postgress'", "did you mean 'postgres'?"),
         ('[spark]\nmaster = "local"\nremote = "sc://x"\n', "[spark] contradicts itself", ""),
         ('[spark]\ndriver_memory = "lots"\n', "driver_memory of [spark] is wrong", ""),

@@ -6,7 +6,9 @@ import json
 import tomllib
 
 from penstock.project import json_schema
-from penstock.project.model import PIPELINE_KEYS, Pipeline, SparkConfig
+from penstock.project.load import SECTIONS
+from penstock.project.model import INTERNAL_FIELDS, PIPELINE_KEYS, Pipeline, SparkConfig
+from penstock.project.replications import Replication
 from penstock.project.schema import REFERENCE
 
 
@@ -16,7 +18,16 @@ def test_the_schema_holds_every_key_and_no_internal_one() -> None:
     assert set(pipeline["properties"]) == set(PIPELINE_KEYS)
     assert sorted(pipeline["required"]) == ["mode", "source", "target"]
     assert pipeline["properties"]["mode"]["anyOf"][0]["enum"] == ["append", "truncate", "merge", "scd2", "scd1"]
-    assert set(schema["properties"]) == {"project", "connections", "pipelines", "spark", "state"}
+    assert set(schema["properties"]) == set(SECTIONS)
+
+
+def test_the_schema_holds_every_key_of_a_replication() -> None:
+    schema = json_schema()
+    replication = schema["$defs"]["Replication"]
+    assert set(replication["properties"]) == set(Replication.model_fields) - INTERNAL_FIELDS
+    assert sorted(replication["required"]) == ["source", "tables", "target"]
+    assert {"include", "exclude", "where", "rename", "target"} <= set(schema["$defs"]["TableOptions"]["properties"])
+    assert "max_bytes" in schema["$defs"]["BufferConfig"]["properties"]
 
 
 def test_the_schema_knows_the_options_of_every_backend() -> None:

@@ -82,6 +82,7 @@ SURFACE = [
     "pipeline",
     "plan",
     "query",
+    "replication",
     "run",
     "source",
     "sync",
@@ -103,6 +104,7 @@ SIGNATURES = {
     "pipeline": "(*, source, target, mode, name=None, **options)",
     "plan": "(pipeline, target=None, *, mode=None, name=None, full_refresh=False, limit=None, project=None, **options)",
     "query": "(connection, sql)",
+    "replication": "(name, *, source=None, target=None, tables=(), project=None, **options)",
     "source": "(connection, *, table)",
     "sync": "(source, target, *, mode, name=None, project=None, progress=None, **options)",
     "table": "(*, connection, name)",
@@ -149,6 +151,18 @@ def test_run_is_the_package_and_can_be_called() -> None:
     assert _bare(calls.run) == "(pipeline, *, full_refresh=False, limit=None, project=None, progress=None)"
 
 
+def test_a_replication_has_these_methods() -> None:
+    from penstock.run.replicating import ReplicationHandle
+
+    methods = {name: found for name, found in vars(ReplicationHandle).items() if not name.startswith("_")}
+    assert {name: _bare(found) for name, found in methods.items()} == {
+        "start": "(self, *, until_caught_up=False)",
+        "status": "(self)",
+        "stop": "(self)",
+        "wait": "(self, timeout=None)",
+    }
+
+
 def _bare(function: Callable[..., object]) -> str:
     """A signature without its annotations."""
     found = inspect.signature(function)
@@ -168,7 +182,7 @@ def test_the_surface_for_tests_is_pinned() -> None:
 
 def test_an_unknown_name_is_an_attribute_error() -> None:
     with pytest.raises(AttributeError, match="nonsense"):
-        _ = penstock.nonsense  # type: ignore[attr-defined]  # that is the point
+        _ = penstock.nonsense
 
 
 def test_the_package_of_modes_does_not_shadow_the_surface() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
+from penstock.backends.changes import Applier, AppliesChanges
 from penstock.backends.duckdb.capabilities import CAPABILITIES
 from penstock.backends.duckdb.config import DuckDBConfig
 from penstock.backends.duckdb.connect import open_file
@@ -27,7 +28,7 @@ TABLES = """
 """
 
 
-class DuckDBBackend(Backend):
+class DuckDBBackend(Backend, AppliesChanges):
     capabilities = CAPABILITIES
     config = DuckDBConfig
 
@@ -41,6 +42,11 @@ class DuckDBBackend(Backend):
 
     def target(self, config: ConnectionConfig, run: RunContext) -> Target:
         return DuckDBTarget(_own(config), run)
+
+    def applier(self, config: ConnectionConfig, replication: str) -> Applier:
+        from penstock.backends.duckdb.apply import DuckDBApplier
+
+        return DuckDBApplier(_own(config), replication)
 
     def test(self, config: ConnectionConfig) -> str:
         if not _own(config).in_memory and not _own(config).file.exists():

@@ -15,6 +15,7 @@ class DuckDBDialect(Dialect):
     sqlglot = "duckdb"
     # A MERGE that changed every row of 4M took 884 MB; delete and insert stay under the limit.
     update_form = "delete_insert"
+    declares_keys = False
     savepoints = False
     timestamp_type = "TIMESTAMP WITH TIME ZONE"
     text_type = "VARCHAR"

@@ -15,7 +15,6 @@ from sqlglot import exp
 
 from penstock.backends.base import (
     RAW,
-    Load,
     LoadPlan,
     LoadResult,
     Native,
@@ -106,7 +105,7 @@ class DuckDBTarget(FileTarget[Session, DuckDBConfig]):
     def _asking(self) -> Session:
         return open_file(self._config, read_only=True)
 
-    def _load(self, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None) -> Load:
+    def _load(self, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None) -> DuckDBLoad:
         return DuckDBLoad(self._config, plan, lock, staging)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
+from penstock.backends.changes import Applier, AppliesChanges
 from penstock.backends.files.capabilities import CAPABILITIES
 from penstock.backends.files.config import FilesConfig, format_of
 from penstock.backends.files.manifest import STAGING, Chain
@@ -18,7 +19,7 @@ from penstock.errors import ConfigError, ConnectionFailed
 from penstock.schema import TableName
 
 
-class FilesBackend(Backend):
+class FilesBackend(Backend, AppliesChanges):
     capabilities = CAPABILITIES
     config = FilesConfig
 
@@ -36,6 +37,15 @@ class FilesBackend(Backend):
 
             return OrcTarget(_own(config), run)
         return FilesTarget(_own(config), run)
+
+    def applier(self, config: ConnectionConfig, replication: str) -> Applier:
+        from penstock.backends.changelog.apply import LogApplier
+
+        return LogApplier(self.log_of(config, replication))
+
+    def log_of(self, config: ConnectionConfig, replication: str) -> Path:
+        """A folder of its own: several replications may write into one connection."""
+        return _own(config).root / replication
 
     def test(self, config: ConnectionConfig) -> str:
         root = _own(config).root

@@ -9,15 +9,17 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
+from penstock.backends.changes import Applier, AppliesChanges
 from penstock.backends.memory.capabilities import CAPABILITIES
 from penstock.backends.memory.config import MemoryConfig
 from penstock.backends.memory.read import MemorySource
 from penstock.backends.memory.store import Store, memory
 from penstock.backends.memory.write import MemoryTarget
+from penstock.backends.registry import backend
 from penstock.errors import ConfigError
 
 
-class MemoryBackend(Backend):
+class MemoryBackend(Backend, AppliesChanges):
     capabilities = CAPABILITIES
     config = MemoryConfig
 
@@ -31,6 +33,18 @@ class MemoryBackend(Backend):
 
     def target(self, config: ConnectionConfig, run: RunContext) -> Target:
         return MemoryTarget(_store(config), run)
+
+    def applier(self, config: ConnectionConfig, replication: str) -> Applier:
+        from penstock.backends.memory.apply import MemoryApplier
+
+        database = self.works_in(config)
+        return MemoryApplier(_store(config), backend(database.type), database, replication)
+
+    def works_in(self, config: ConnectionConfig) -> ConnectionConfig:
+        """A DuckDB in memory: changes need keys, casts and transactions, and a store has none of them."""
+        return backend("duckdb").config.model_validate(
+            {"type": "duckdb", "name": config.name, "path": f":memory:_penstock_{_store(config).name}"}
+        )
 
     def test(self, config: ConnectionConfig) -> str:
         return f"{len(_store(config))} Arrow tables in this process, pyarrow {pa.__version__}"

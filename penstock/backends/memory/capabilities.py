@@ -28,6 +28,7 @@ CAPABILITIES = Capabilities(
         "Arrow tables by name in the process that runs the pipelines; they end with it, so a command refuses one as "
         "a target.",
         "Tasks exchange Arrow files with the process, in the project's staging folder.",
+        "As the target of a replication it works in a DuckDB in memory and shows its tables: `penstock[duckdb]`.",
         'Merge and scd2 need a database: DuckDB and SQLite have them in memory too, with `path = ":memory:"`.',
     ),
 )

@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+import pyarrow as pa
+
 from penstock.backends.base import (
     Backend,
     ConnectionConfig,
@@ -11,13 +15,24 @@ from penstock.backends.base import (
     TableInfo,
     Target,
 )
+from penstock.backends.changes import (
+    Applier,
+    AppliesChanges,
+    ChangedColumn,
+    ChangeSource,
+    LogNames,
+    ReadsChanges,
+    ReadsTexts,
+    TableRequest,
+    TableVersion,
+)
 from penstock.backends.postgres.capabilities import CAPABILITIES
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import DriverSession, Identity, open_session
 from penstock.backends.postgres.read import READABLE, PostgresSource
 from penstock.backends.postgres.write import PostgresTarget
 from penstock.errors import ConfigError
-from penstock.schema import TableName
+from penstock.schema import Schema, TableName
 
 WORKER_MODULES = ("adbc_driver_postgresql.dbapi",)
 
@@ -45,7 +60,7 @@ _READS_ALIKE = (
 PROBE = "penstock"
 
 
-class PostgresBackend(Backend):
+class PostgresBackend(Backend, ReadsChanges, ReadsTexts, AppliesChanges):
     capabilities = CAPABILITIES
     config = PostgresConfig
 
@@ -59,6 +74,26 @@ class PostgresBackend(Backend):
 
     def target(self, config: ConnectionConfig, run: RunContext) -> Target:
         return PostgresTarget(_mine(config), run)
+
+    def change_source(self, config: ConnectionConfig, names: LogNames, tables: Sequence[TableRequest]) -> ChangeSource:
+        from penstock.backends.postgres.change_source import PostgresChangeSource
+
+        return PostgresChangeSource(_mine(config), names, tables)
+
+    def applier(self, config: ConnectionConfig, replication: str) -> Applier:
+        from penstock.backends.postgres.apply import PostgresApplier
+
+        return PostgresApplier(_mine(config), replication)
+
+    def text_values(self, version: TableVersion, schema: Schema, rows: pa.Table) -> pa.Table:
+        from penstock.backends.postgres.texts import read_values
+
+        return read_values(version, schema, rows)
+
+    def text_keys(self, column: ChangedColumn, texts: pa.Array) -> pa.Array | None:
+        from penstock.backends.postgres.texts import read_keys
+
+        return read_keys(column, texts)
 
     def test(self, config: ConnectionConfig) -> str:
         with open_session(_mine(config).conninfo(), PROBE) as connection:

@@ -148,10 +148,19 @@ def table_columns(query: Query, oid: int) -> list[Described]:
 
 
 def primary_key(query: Query, oid: int) -> tuple[str, ...]:
+    return _index_columns(query, oid, "indisprimary")
+
+
+def key_index(query: Query, oid: int) -> tuple[str, ...]:
+    """The columns of the index that `replica identity using index` names."""
+    return _index_columns(query, oid, "indisreplident")
+
+
+def _index_columns(query: Query, oid: int, which: str) -> tuple[str, ...]:
     rows = query(
         "select a.attname::text from pg_index i cross join unnest(i.indkey) with ordinality as k(attnum, ord)"
         " join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum"
-        " where i.indrelid = %s and i.indisprimary order by k.ord",
+        f" where i.indrelid = %s and i.{which} order by k.ord",
         (oid,),
     )
     return tuple(name for (name,) in rows)

@@ -25,6 +25,7 @@ _TEXTS = "('text', 'character varying', 'character')"
 class PostgresDialect(Dialect):
     sqlglot = "postgres"
     update_form = "update_from"
+    row_id = "ctid"
     savepoints = True
     timestamp_type = "timestamp with time zone"
     text_type = "text"
@@ -104,13 +105,13 @@ def render(ddl: Ddl) -> list[str]:
     return [f"alter table {qualified(ddl.table)} add {_key(ddl)}"]
 
 
-def create_table(ddl: CreateTable, name: str) -> str:
-    """CREATE TABLE under another `name`."""
+def create_table(ddl: CreateTable, name: str, *, keep: bool = False) -> str:
+    """CREATE TABLE under another `name`; with `keep`, one that is there stays."""
     lines = [_column(column) for column in ddl.columns]
     if ddl.primary_key:
         lines.append(f"primary key ({', '.join(identifier(column) for column in ddl.primary_key)})")
     parted = f" {partitions.clause(ddl.partition_by[0])}" if ddl.partition_by else ""
-    return f"create table {name} (\n  " + ",\n  ".join(lines) + f"\n){parted}"
+    return f"create table {'if not exists ' if keep else ''}{name} (\n  " + ",\n  ".join(lines) + f"\n){parted}"
 
 
 def _key(ddl: AddKey) -> str:

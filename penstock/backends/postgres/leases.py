@@ -13,7 +13,7 @@ import re
 import socket
 import time
 
-from penstock.backends.base import LoadPlan
+from penstock.backends.base import LoadPlan, Receipt
 from penstock.backends.postgres.casts import INPUT_VALID, INPUT_VALID_DDL, INPUT_VALID_SINCE
 from penstock.backends.postgres.connect import DriverSession, identifier
 from penstock.backends.sql import check_format, ensure_catalog
@@ -28,6 +28,7 @@ TABLES = (
          run varchar(32) not null, pipeline text not null, target text not null, host text not null,
          pid bigint not null, backend_pid bigint not null,
          started_at timestamp with time zone not null default current_timestamp, primary key (run, target))""",
+    """create table if not exists _penstock.kept (run varchar(32) primary key, owner text not null)""",
 )
 SINK_SUFFIX = ":sink"  # of the application name of sessions that only stage
 # The server frees a dead process' locks as soon as it notices; this is how long we let it.
@@ -89,6 +90,18 @@ def lease(session: DriverSession, plan: LoadPlan) -> None:
                     session.connection.info.backend_pid,
                 ),
             )
+
+
+def keep(session: DriverSession, plan: LoadPlan) -> None:
+    """Note that the run's staging is not to be swept when nobody holds its lock."""
+    session.execute(
+        "insert into _penstock.kept values (%s, %s) on conflict do nothing", (plan.run.run_id, plan.run.pipeline)
+    )
+
+
+def receipts(session: DriverSession, run: str) -> list[Receipt]:
+    rows = session.query("select tbl, part, rows, bytes, pid from _penstock.receipts where run = %s", (run,))
+    return [Receipt(table, part, count, size, pid=pid) for table, part, count, size, pid in rows]
 
 
 def _try_lock(session: DriverSession, name: str) -> bool:
@@ -165,7 +178,7 @@ def _leftovers(session: DriverSession) -> list[str]:
         found = _STAGING.fullmatch(name)
         if found:
             known.add(found.group(1))
-    return sorted(known)
+    return sorted(known - {run for (run,) in session.query("select run from _penstock.kept")})
 
 
 def _staging_tables(session: DriverSession) -> list[str]:
@@ -184,6 +197,7 @@ def remove(session: DriverSession, run: str) -> None:
     # The lease last: as long as it is there, a later sweep looks for the rest.
     session.execute("delete from _penstock.receipts where run = %s", (run,))
     session.execute("delete from _penstock.leases where run = %s", (run,))
+    session.execute("delete from _penstock.kept where run = %s", (run,))
 
 
 def end_sessions(session: DriverSession, application: str) -> None:

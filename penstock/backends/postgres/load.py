@@ -86,6 +86,15 @@ class PostgresLoad(Load):
 
     def _begin(self) -> None:
         leases.prepare(self._session)
+        if self._plan.keeps:
+            self.done = was_committed(self._session, self._plan.run.run_id)
+            if not self.done:
+                # Nobody sweeps what is kept: with the note first, nothing that is staged is ever without it.
+                leases.keep(self._session, self._plan)
+                self._make_staging()
+            failpoint("load.staging")
+            self._session.connection.close()
+            return
         leases.claim(self._session, self._plan)
         failpoint("load.begin")
         if self._plan.native_query is None:
@@ -105,12 +114,13 @@ class PostgresLoad(Load):
             adopted = [ddl for ddl in load.adopt if isinstance(ddl, CreateTable)]
             if adopted:
                 # Logged from the start: it becomes the target.
-                self._session.execute(create_table(adopted[0], name))
+                self._session.execute(create_table(adopted[0], name, keep=self._plan.keeps))
                 continue
             columns = ", ".join(f"{identifier(w.column.name)} {w.staged}" for w in wires(load))
             if self._plan.by_attempt:
                 columns += f", {PART} bigint not null"
-            self._session.execute(f"create unlogged table {name} ({columns}) with (autovacuum_enabled = false)")
+            head = f"create unlogged table {'if not exists ' if self._plan.keeps else ''}{name}"
+            self._session.execute(f"{head} ({columns}) with (autovacuum_enabled = false)")
 
     # ------------------------------------------------------------ tasks
 
@@ -128,6 +138,11 @@ class PostgresLoad(Load):
             place=str(load.table),
             by_attempt=self._plan.by_attempt,
         )
+
+    def staged(self) -> list[Receipt]:
+        if self._session.connection.closed:
+            self._session = self._connect()
+        return leases.receipts(self._session, self._plan.run.run_id)
 
     # ------------------------------------------------------------ the commit
 
@@ -354,7 +369,8 @@ class PostgresLoad(Load):
                 self._session.query("select 1")
             except LinkLost:
                 self._session.connection.close()
-        if self._session.connection.closed:
+        if self._session.connection.closed or self._plan.keeps:
+            self._session.connection.close()
             self._session = self._connect()
             leases.claim(self._session, self._plan)
         self._backend = self._session.connection.info.backend_pid

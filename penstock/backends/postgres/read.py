@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 
 from penstock.backends.base import Cursor, ReadRequest, RunContext, Sessions, Source, Split, Window
@@ -22,7 +23,7 @@ from penstock.backends.postgres.split import Piece, Reading
 from penstock.backends.postgres.types import PgType, canonical, read_expression, shape_error
 from penstock.backends.postgres.window import check_nulls, upper_bound, window_condition
 from penstock.backends.sql import recall
-from penstock.errors import PenstockError, PlanRefused, SourceError
+from penstock.errors import PenstockError, PlanRefused, SourceError, SourceMoved
 from penstock.schema import Column, Logical, Schema, TableName
 
 TEXT = "text"
@@ -111,28 +112,31 @@ class PostgresSource(Source):
     # ------------------------------------------------------------ how it is read
 
     def partitions(self, columns: Sequence[Column], want: int, window: Window | None = None) -> Split:
-        reading = self._reading(columns, window)
-        pieces, reason = self._pieces(reading, want)
-        place = str(self._request.table) if self._request.table is not None else "query"
-        return Split(
-            tuple(
-                PostgresPartition(
-                    conninfo=self._conninfo,
-                    application=f"{self._run.application_name}{READ_SUFFIX}",
-                    moment=self._holder.moment,
-                    sql=piece.sql,
-                    columns=tuple(columns),
-                    keys=self._keys,
-                    guards=piece.guards,
-                    place=place,
-                    batch_bytes=self._run.batch_bytes,
-                    batch_rows=self._run.batch_rows,
-                    explained=piece.explained,
-                )
-                for piece in pieces
-            ),
-            reason,
+        pieces, reason = self._pieces(self._reading(columns, window), want)
+        return Split(tuple(self.partition(piece, columns) for piece in pieces), reason)
+
+    def partition(self, piece: Piece, columns: Sequence[Column]) -> PostgresPartition:
+        return PostgresPartition(
+            conninfo=self._conninfo,
+            application=f"{self._run.application_name}{READ_SUFFIX}",
+            moment=self._holder.moment,
+            sql=piece.sql,
+            columns=tuple(columns),
+            keys=self._keys,
+            guards=piece.guards,
+            place=str(self._request.table) if self._request.table is not None else "query",
+            batch_bytes=self._run.batch_bytes,
+            batch_rows=self._run.batch_rows,
+            explained=piece.explained,
         )
+
+    def range(self, columns: Sequence[Column], oid: int, low: int, high: int | None, where: str) -> PostgresPartition:
+        """Blocks of a table of the family, only the rows for which `where` is true."""
+        member = catalog.relation_of(self._holder.catalog, oid)
+        if member is None:
+            raise SourceMoved("a part of the table is gone", place=str(self._request.table), remedy="copy it again")
+        reading = replace(self._reading(columns, None), condition=where)
+        return self.partition(split.one_range(reading, member, low, high), columns)
 
     def select_sql(self, columns: Sequence[tuple[Column, str]], window: Window | None = None) -> str:
         select = ", ".join(f"{self._native(column)} as {identifier(name)}" for column, name in columns)

@@ -15,7 +15,7 @@ import psycopg
 
 from penstock.backends.postgres.catalog import Described
 from penstock.backends.postgres.config import Conninfo
-from penstock.backends.postgres.connect import Identity, open_session
+from penstock.backends.postgres.connect import Identity, literal, open_session
 from penstock.backends.postgres.errors import Statement, refused
 from penstock.errors import SourceError
 
@@ -67,9 +67,9 @@ class Moment:
 
 
 class Holder:
-    """Owns the connection that keeps the snapshot alive."""
+    """Owns the connection that keeps the snapshot alive: its own, or one that a slot's creation has exported."""
 
-    def __init__(self, conninfo: Conninfo, application: str) -> None:
+    def __init__(self, conninfo: Conninfo, application: str, exported: str | None = None) -> None:
         self.conninfo = conninfo
         self.connection = open_session(conninfo, application)
         try:
@@ -79,6 +79,8 @@ class Holder:
             assert row is not None  # noqa: S101  a select without FROM has one row
             self.clock = Clock(*row)
             self.connection.execute("begin isolation level repeatable read read only")
+            if exported is not None:
+                self.connection.execute(f"set transaction snapshot {literal(exported)}".encode())
             snapshot = self.connection.execute("select pg_catalog.pg_export_snapshot()").fetchone()
             identity = self.connection.execute(Identity.QUERY.encode()).fetchone()
         except psycopg.Error as error:

@@ -154,10 +154,19 @@ def _why_whole(reading: Reading, relation: Relation) -> str:
 
 
 def _ranges(reading: Reading, member: Relation, bounds: list[tuple[int, int | None]]) -> list[Piece]:
-    guard = _guard(reading.holder, member)
-    return [
-        Piece(reading.over(f"only {member.sql}", [_tid_condition("q", low, high)]), (guard,)) for low, high in bounds
-    ]
+    return [one_range(reading, member, low, high) for low, high in bounds]
+
+
+def one_range(reading: Reading, member: Relation, low: int, high: int | None) -> Piece:
+    """Blocks of one table, without what inherits from it."""
+    condition = _tid_condition("q", low, high)
+    return Piece(reading.over(f"only {member.sql}", [condition]), (_guard(reading.holder, member),))
+
+
+def blocks_of(holder: Holder, member: Relation, range_bytes: int) -> list[tuple[int, int | None]]:
+    """A table in ranges of about so many bytes."""
+    block = _block_size(holder)
+    return _bounds(-(-member.bytes // block), max(range_bytes // block, 1))
 
 
 def _together(reading: Reading, members: list[Relation]) -> Piece:

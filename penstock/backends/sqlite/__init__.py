@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
+from penstock.backends.changes import Applier, AppliesChanges
 from penstock.backends.sqlite.capabilities import CAPABILITIES
 from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.connect import PREFIX, Session, open_source
@@ -21,7 +22,7 @@ TABLES = """
 """
 
 
-class SQLiteBackend(Backend):
+class SQLiteBackend(Backend, AppliesChanges):
     capabilities = CAPABILITIES
     config = SQLiteConfig
 
@@ -35,6 +36,11 @@ class SQLiteBackend(Backend):
 
     def target(self, config: ConnectionConfig, run: RunContext) -> Target:
         return SQLiteTarget(_own(config), run)
+
+    def applier(self, config: ConnectionConfig, replication: str) -> Applier:
+        from penstock.backends.sqlite.apply import SQLiteApplier
+
+        return SQLiteApplier(_own(config), replication)
 
     def test(self, config: ConnectionConfig) -> str:
         if not _own(config).in_memory and not _own(config).file.exists():

@@ -86,6 +86,10 @@ class Session(FileSession):
             rows: list[tuple[Any, ...]] = cursor.fetchall()
             return rows
 
+    def touched(self, sql: str, params: Sequence[Any]) -> int:
+        self.execute(sql, params)
+        return int(self.query("select changes()")[0][0])
+
     def names(self, sql: str) -> list[str]:
         """The columns that a query gives."""
         with self.mapped("the query was refused"), self.connection.cursor() as cursor:

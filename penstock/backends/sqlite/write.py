@@ -16,7 +16,6 @@ import pyarrow.parquet as pq
 from penstock.backends.arrowtypes import cast_batch
 from penstock.backends.base import (
     RAW,
-    Load,
     LoadPlan,
     LoadResult,
     Native,
@@ -90,7 +89,7 @@ class SQLiteTarget(FileTarget[Session, SQLiteConfig]):
     def _asking(self) -> Session:
         return open_planning(self._config)
 
-    def _load(self, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None) -> Load:
+    def _load(self, plan: LoadPlan, lock: FileLock | ProcessLock, staging: StagingArea | None) -> SQLiteLoad:
         return SQLiteLoad(self._config, plan, lock, staging)
 
 
@@ -201,17 +200,24 @@ def _collations(session: Session, name: TableName, columns: Sequence[str]) -> di
 
 @dataclass(frozen=True, slots=True)
 class SQLiteSink(Sink):
-    """Stages SQLite's own values; what it could not hold ends the load, with the keys."""
+    """Stages SQLite's own values."""
 
     files: ParquetSink
+    cells: Cells
+
+    def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        return self.files.write(part, (self.cells.stored(batch) for batch in batches))
+
+
+@dataclass(frozen=True, slots=True)
+class Cells:
+    """Makes SQLite's own values; what it could not hold ends the load, with the keys."""
+
     columns: tuple[StagedColumn, ...]
     keys: tuple[str, ...]
     place: str
 
-    def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
-        return self.files.write(part, (self._stored(batch) for batch in batches))
-
-    def _stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+    def stored(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         arrays = [self._column(batch, staged) for staged in self.columns]
         return pa.RecordBatch.from_arrays(arrays, names=[staged.column.name for staged in self.columns])
 
@@ -253,7 +259,8 @@ class SQLiteLoad(FileLoad[Session, SQLiteConfig]):
     def sink(self, table: int) -> Sink:
         load = self._plan.tables[table]
         wires = [Column(staged.column.name, ARROW[types.held_class(staged.native.sql)]) for staged in load.columns]
-        return SQLiteSink(self._area().sink(table, wires), load.columns, self._plan.key_columns, str(load.table))
+        cells = Cells(load.columns, self._plan.key_columns, str(load.table))
+        return SQLiteSink(self._area().sink(table, wires), cells)
 
     def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
         return self._committed(open_target(self._config, create=True), receipts)

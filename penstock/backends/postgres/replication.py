@@ -1,0 +1,130 @@
+"""What a replication needs of a server: publications, a slot, exact snapshots, and the words for a DBA.
+
+Publications first, then the slot: a slot that is older than its publication ends the stream. A table without a
+key is never published for updates: the application's own UPDATE would fail. Nothing here writes a row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.backends.changes import LogNames, TableRequest
+from penstock.backends.postgres import catalog
+from penstock.backends.postgres.config import Conninfo
+from penstock.backends.postgres.connect import DriverSession, identifier
+from penstock.backends.postgres.dialect import qualified
+from penstock.backends.postgres.snapshot import Holder
+from penstock.backends.postgres.stream import ReplicationLink, lsn
+from penstock.errors import LinkLost, PlanRefused
+from penstock.schema import TableName
+
+INSERTS = "_inserts"  # of the publication for tables without a key
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedTable:
+    """A table that is asked for, as the catalog has it."""
+
+    name: TableName
+    oid: int
+    kind: str  # r, p
+    key: tuple[str, ...]
+    identity: str  # relreplident
+    columns: tuple[str, ...] = ()  # asked for; all where none are named
+    where: str = ""
+    literal: bool = True  # named letter by letter
+
+    @property
+    def changes(self) -> bool:
+        """Whether its updates and deletes can be sent at all."""
+        return self.identity in ("f", "i") or (self.identity == "d" and bool(self.key))
+
+    @property
+    def sql(self) -> str:
+        columns = f" ({', '.join(identifier(name) for name in self.columns)})" if self.columns else ""
+        return f"{qualified(self.name)}{columns}{f' where ({self.where})' if self.where else ''}"
+
+
+def publications(names: LogNames) -> tuple[str, ...]:
+    """Of tables whose every change is sent, and of those without a key: only what is added to them.
+
+    One of the user's own is the only one.
+    """
+    return (names.publication,) if names.own else (names.publication, names.publication + INSERTS)
+
+
+class SlotSnapshot:
+    """The moment of a slot's creation: every transaction that commits before `point`, and no other.
+
+    The link that made it stays silent until `close`: any command on it would end the snapshot.
+    """
+
+    def __init__(self, conninfo: Conninfo, application: str, slot: str, *, temporary: bool) -> None:
+        self.link = ReplicationLink(conninfo, application)
+        try:
+            self.origin = self.link.system().origin
+            self.point, exported = self.link.create_slot(slot, temporary=temporary)
+            self.holder = Holder(conninfo, f"{application}:read", exported)
+        except BaseException:
+            self.link.close()
+            raise
+
+    def close(self) -> None:
+        self.holder.close()
+        self.link.close()
+
+
+# ---------------------------------------------------------------- what is there
+
+
+def published(session: DriverSession, tables: Sequence[TableRequest]) -> list[PublishedTable]:
+    """The tables that are asked for and there."""
+    wanted = {table.name: table for table in tables}
+    rows = session.query(
+        "select n.nspname::text, c.relname::text, c.oid::int8, c.relkind::text, c.relreplident::text"
+        " from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace"
+        " where (n.nspname::text, c.relname::text) in (select * from unnest(%s::text[], %s::text[])) order by 1, 2",
+        ([name.schema for name in wanted], [name.table for name in wanted]),
+    )
+    found = []
+    for schema, table, oid, kind, identity in rows:
+        asked = wanted[TableName(schema, table)]
+        key = catalog.key_index(session.query, oid) if identity == "i" else catalog.primary_key(session.query, oid)
+        columns = _chosen(session, oid, asked, key)
+        found.append(PublishedTable(asked.name, oid, kind, key, identity, columns, asked.where, asked.literal))
+    return found
+
+
+def _chosen(session: DriverSession, oid: int, asked: TableRequest, key: tuple[str, ...]) -> tuple[str, ...]:
+    """The columns that are asked for, the key among them; () for all."""
+    if not asked.include and not asked.exclude:
+        return ()
+    known = [column.name for column in catalog.table_columns(session.query, oid)]
+    unknown = [name for name in (*asked.include, *asked.exclude) if name not in known]
+    if unknown:
+        raise PlanRefused(
+            f"{asked.name} has no column {', '.join(unknown)}",
+            why=f"it has {', '.join(known)}",
+            place=str(asked.name),
+        )
+    wanted = asked.include or tuple(name for name in known if name not in asked.exclude)
+    return tuple(name for name in known if name in wanted or name in key)
+
+
+# ---------------------------------------------------------------- slots
+
+
+def slot_position(session: DriverSession, slot: str) -> tuple[int, str] | None:
+    """Where the slot's reader has got, and whether its log is still there."""
+    rows = session.query(
+        "select confirmed_flush_lsn::text, coalesce(wal_status, '') from pg_catalog.pg_replication_slots"
+        " where slot_name = %s and database = pg_catalog.current_database()",
+        (slot,),
+    )
+    if not rows:
+        return None
+    [(position, status)] = rows
+    if position is None:
+        raise LinkLost(f"the slot {slot} is still being made", remedy="try again")
+    return lsn(position), status

@@ -1,0 +1,220 @@
+"""`penstock replications`: what replications there are, how their agents are, and what is asked of them."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from penstock.cli import context
+from penstock.cli.context import Output, OutputOption
+from penstock.errors import PenstockError
+
+if TYPE_CHECKING:
+    from penstock.state import AgentRecord
+
+ANSWER_SECONDS = 10.0  # an agent looks every half second; a flush may keep it a little
+POLL_SECONDS = 0.05
+
+app = typer.Typer(help="Replications, and what their agents do.", rich_markup_mode=None)
+NameArgument = Annotated[str, typer.Argument(metavar="NAME", help="The replication's name.")]
+
+
+@dataclass(frozen=True, slots=True)
+class ReplicationRecord:
+    """One replication: a line of the list, an entry of the JSON."""
+
+    name: str
+    source: str
+    target: str
+    tables: tuple[str, ...]
+    state: str
+    lag_bytes: int | None
+    status: dict[str, Any]
+
+
+@app.callback(invoke_without_command=True)
+def _list_by_default(ctx: typer.Context) -> None:
+    if ctx.invoked_subcommand is None:
+        list_replications(ctx)
+
+
+@app.command("list")
+def list_replications(ctx: typer.Context, output: OutputOption = Output.TEXT) -> None:
+    """List the project's replications and how their agents are."""
+    from penstock.cli.views import replications as view
+
+    view.show_list(_records(ctx), output)
+
+
+@app.command("show")
+def show_replication(ctx: typer.Context, name: NameArgument, output: OutputOption = Output.TEXT) -> None:
+    """Show every table of a replication: its phase, what was moved, and why it failed."""
+    from penstock.cli.views import replications as view
+
+    context.of(ctx).project().replication(name)
+    view.show_one(next(record for record in _records(ctx) if record.name == name), output)
+
+
+@app.command("pause")
+def pause(ctx: typer.Context, name: NameArgument) -> None:
+    """Let the target rest; changes are captured all the while."""
+    _ask(ctx, name, "pause")
+
+
+@app.command("resume")
+def resume(ctx: typer.Context, name: NameArgument) -> None:
+    """Go on after a pause."""
+    _ask(ctx, name, "resume")
+
+
+@app.command("reload")
+def reload(ctx: typer.Context, name: NameArgument) -> None:
+    """Read the options anew: copy tables that are new, let go of those that are gone; the others go on."""
+    _ask(ctx, name, "reload")
+
+
+@app.command("resync")
+def resync(
+    ctx: typer.Context,
+    name: NameArgument,
+    table: Annotated[str | None, typer.Argument(metavar="TABLE", help="schema.table; all without.")] = None,
+) -> None:
+    """Copy a table, or all of them, again, while the others stream; without an agent, when it is started next."""
+    from penstock.cli import output as out
+    from penstock.replicate.resync import mark_for_copy
+
+    invocation = context.of(ctx)
+    project = invocation.project()
+    replication = project.replication(name)
+    with invocation.store(project) as store:
+        runs = _state(store.agent(name)) in ("running", "paused")
+    if runs:
+        _ask(ctx, name, "resync", table or "")
+        return
+    count = mark_for_copy(project, replication, table or "")
+    out.out().print(
+        out.cell(f"{name}: {count} table{'s' if count > 1 else ''} will be copied again: penstock replicate {name}")
+    )
+
+
+@app.command("prepare")
+def prepare(
+    ctx: typer.Context,
+    name: NameArgument,
+    only_print: Annotated[bool, typer.Option("--print", help="Print the statements, for a DBA to run.")] = False,
+) -> None:
+    """Check the source, and print what must be run there; without --print, run it."""
+    from penstock.cli.views import replications as view
+    from penstock.replicate.tables import ends_of, requests
+
+    project = context.of(ctx).project()
+    replication = project.replication(name)
+    ends = ends_of(project, replication)
+    source = ends.change_source(replication, requests(project, replication, ends))
+    try:
+        found = source.findings()
+        statements = source.prepare()
+        view.show_prepared(found, statements, printed=only_print)
+        if not only_print and not found:
+            source.publish()
+    finally:
+        source.close()
+    if found:
+        raise typer.Exit(1)
+
+
+@app.command("remove")
+def remove(ctx: typer.Context, name: NameArgument) -> None:
+    """Take back the slot and the publications, and forget the position; the tables stay, and a log with copied rows."""
+    from penstock.backends.changelog.chain import Chain
+    from penstock.cli import output as out
+    from penstock.replicate.tables import buffer_folder, ends_of, requests
+
+    invocation = context.of(ctx)
+    project = invocation.project()
+    replication = project.replication(name)
+    with invocation.store(project) as store:
+        known = store.agent(name)
+        if known is not None and known.state in ("running", "paused") and not known.gone:
+            raise PenstockError(
+                f"the agent of {name} runs",
+                why=f"process {known.pid} on {known.host}",
+                kept="nothing was touched",
+                remedy="stop it first",
+            )
+    ends = ends_of(project, replication)
+    source = ends.change_source(replication, requests(project, replication, ends))
+    applier = ends.applier(replication)
+    try:
+        source.remove()
+        applier.remove()
+        # Last: if we die here, what is left is a log that no position leads into, and the next remove takes it.
+        if not replication.buffer.keep_copy:
+            Chain(buffer_folder(project, replication)).remove()
+    finally:
+        applier.close()
+        source.close()
+    stays = "the tables and the log stay" if replication.buffer.keep_copy else "the tables stay"
+    out.out().print(out.cell(f"{name}: slot, publications and position are gone; {stays}"))
+
+
+def _records(ctx: typer.Context) -> list[ReplicationRecord]:
+    invocation = context.of(ctx)
+    project = invocation.project()
+    with invocation.store(project) as store:
+        agents = {record.name: record for record in store.agents()}
+    return [
+        ReplicationRecord(
+            name,
+            one.source,
+            one.target,
+            one.tables,
+            _state(agents.get(name)),
+            agents[name].status.get("lag_bytes") if name in agents else None,
+            dict(agents[name].status) if name in agents else {},
+        )
+        for name, one in project.replications.items()
+    ]
+
+
+def _state(agent: AgentRecord | None) -> str:
+    if agent is None:
+        return "never started"
+    return "stopped" if agent.state in ("running", "paused") and agent.gone else agent.state
+
+
+def _ask(ctx: typer.Context, name: str, word: str, table: str = "") -> None:
+    """Ask a running agent, and wait for what it says."""
+    from penstock.cli import output as out
+
+    invocation = context.of(ctx)
+    project = invocation.project()
+    project.replication(name)
+    with invocation.store(project) as store:
+        if _state(store.agent(name)) not in ("running", "paused"):
+            raise PenstockError(
+                f"no agent runs {name}",
+                kept="nothing was asked",
+                remedy=f"start it: penstock replicate {name}",
+            )
+        number = store.ask(name, word, table)
+        deadline = time.monotonic() + ANSWER_SECONDS
+        while time.monotonic() < deadline:
+            found = store.command(number)
+            if found is not None and found.answer is not None:
+                if found.answer.startswith("refused: "):
+                    raise PenstockError(
+                        f"{word} was refused", why=found.answer.removeprefix("refused: "), kept="nothing was changed"
+                    )
+                out.out().print(out.cell(f"{name}: {found.answer}"))
+                return
+            time.sleep(POLL_SECONDS)
+    raise PenstockError(
+        f"the agent of {name} has not answered",
+        why=f"for {ANSWER_SECONDS:.0f} s; it may be busy with a large flush",
+        kept="it will do it when it next looks",
+        remedy=f"penstock replications show {name}",
+    )

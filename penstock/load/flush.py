@@ -1,0 +1,258 @@
+"""The statements of a flush: folded changes over a table that a replication keeps.
+
+Every statement runs in the flush's one transaction, behind the fence and together with the watermark. What a
+column was at the row's old key is read before anything is deleted; rows go before rows come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from penstock.backends.base import Check, Dialect, Execute, StagedColumn, Step
+from penstock.schema import ColumnDef, TableName
+
+# The relations that a target stages a flush under.
+UPSERTS = "_penstock_upserts"
+DELETES = "_penstock_deletes"
+FILLED = "_penstock_filled"
+
+VERSION = "_penstock_version"  # of the row: where the transaction that made it committed
+COMMITTED_AT = "_penstock_committed_at"
+DELETED = "_penstock_deleted"
+TIMES = "_penstock_times"  # of a row without a key that goes: how often
+GONE = "_penstock_gone"
+MISSING = "_penstock_missing"  # one row: what rows have that are older than a new column
+ORIGIN = "_penstock_origin_"  # and the key's place: the key under which the target has the row
+UNSENT = "_penstock_unsent_"  # and the column's place: true where the target's own value stays
+
+
+@dataclass(frozen=True, slots=True)
+class Replica:
+    """A table of the target, as a replication writes to it."""
+
+    table: TableName
+    columns: tuple[StagedColumn, ...]  # in the order of the source's
+    keys: tuple[str, ...]
+    soft: bool = False  # rows that are gone are marked, not removed
+    metadata: bool = True  # it has the columns below
+    declared: bool = True  # the table has its key as a constraint
+    truncates: bool = False  # a TRUNCATE of the source is one here; older readers then see an empty table
+
+
+def metadata(dialect: Dialect, *, soft: bool) -> tuple[ColumnDef, ...]:
+    columns = (
+        ColumnDef(VERSION, "bigint", nullable=False),
+        ColumnDef(COMMITTED_AT, dialect.timestamp_type, nullable=False),
+    )
+    return (*columns, ColumnDef(DELETED, dialect.bool_type, nullable=False)) if soft else columns
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a flush of a table has in it: statements for nothing are not sent."""
+
+    truncated: bool
+    upserts: bool
+    deletes: bool
+    unsent: tuple[int, ...]  # columns that some row of it does not bring
+
+
+def flush_steps(replica: Replica, dialect: Dialect, shape: Shape) -> list[Step]:
+    made = _Flush(replica, dialect)
+    steps: list[Step] = []
+    if not replica.keys:
+        return made.bag(shape)
+    if shape.upserts:
+        steps += made.fill(shape.unsent)
+    if shape.truncated:
+        steps.append(made.empty())
+    if shape.deletes:
+        steps.append(made.delete())
+    if shape.upserts:
+        steps += made.upsert()
+        steps.append(Execute(f"drop {'table' if shape.unsent else 'view'} {FILLED}"))
+    return steps
+
+
+def join_steps(replica: Replica, dialect: Dialect, hidden: TableName, conformed: Sequence[Step] | None) -> list[Step]:
+    """The rows of a hidden table become the table's own: by its name, or where there is a table, by its rows.
+
+    A table that is there keeps its grants, its views and whoever reads it; `conformed` gives it the form of the rows,
+    None says that there is no table.
+    """
+    there, here = dialect.relation(hidden), dialect.relation(replica.table)
+    if conformed is None:
+        return [Execute(f"alter table {there} rename to {dialect.quote(replica.table.table)}")]
+    names = ", ".join(
+        dialect.quote(name) for name in (*(staged.column.name for staged in replica.columns), *own_columns(replica))
+    )
+    return [
+        Execute(f"delete from {here}", "deleted"),
+        *conformed,
+        Execute(f"insert into {here} ({names})\nselect {names} from {there}", "inserted"),
+        Execute(f"drop table {there}"),
+    ]
+
+
+def own_columns(replica: Replica) -> tuple[str, ...]:
+    """The columns that the replication itself keeps."""
+    if not replica.metadata:
+        return ()
+    return (VERSION, COMMITTED_AT, DELETED) if replica.soft else (VERSION, COMMITTED_AT)
+
+
+@dataclass(frozen=True, slots=True)
+class _Flush:
+    replica: Replica
+    dialect: Dialect
+
+    @property
+    def _target(self) -> str:
+        return self.dialect.relation(self.replica.table)
+
+    def _quoted(self, names: Sequence[str], alias: str = "") -> str:
+        head = f"{alias}." if alias else ""
+        return ", ".join(head + self.dialect.quote(name) for name in names)
+
+    def _decoded(self, staged: StagedColumn, value: str) -> str:
+        return staged.native.decode.replace("{}", value)
+
+    def _key_column(self, key: str) -> StagedColumn:
+        return next(staged for staged in self.replica.columns if staged.column.name == key)
+
+    def fill(self, unsent: Sequence[int]) -> list[Step]:
+        """The rows as they will be, in the target's types."""
+        quote = self.dialect.quote
+        selected = []
+        for number, staged in enumerate(self.replica.columns):
+            name = quote(staged.column.name)
+            value = self._decoded(staged, f"u.{name}")
+            if number in unsent:
+                value = f"case when u.{quote(f'{UNSENT}{number}')} then t.{name} else {value} end"
+            selected.append(f"{value} as {name}")
+        if self.replica.metadata:
+            selected += [f"u.{quote(VERSION)}", f"u.{quote(COMMITTED_AT)}"]
+            selected += [f"false as {quote(DELETED)}"] if self.replica.soft else []
+        text = f"select {', '.join(selected)}\nfrom {UPSERTS} as u"
+        if not unsent:
+            return [Execute(f"create temporary view {FILLED} as\n{text}")]
+        found = " and ".join(
+            f"t.{quote(key)} = {self._decoded(self._key_column(key), 'u.' + quote(ORIGIN + str(place)))}"
+            for place, key in enumerate(self.replica.keys)
+        )
+        join = f"left join {self._target} as t on {found}"
+        lacking = " or ".join(f"u.{quote(f'{UNSENT}{number}')}" for number in unsent)
+        first = quote(self.replica.keys[0])
+        missing = Check(
+            f"select {self.dialect.key_text(self.replica.keys)} from (select "
+            + ", ".join(
+                f"{self._decoded(self._key_column(key), f'u.{quote(key)}')} as {quote(key)}"
+                for key in self.replica.keys
+            )
+            + f" from {UPSERTS} as u {join} where ({lacking}) and t.{first} is null) as lost limit 3",
+            "a change brings only a part of a row that the target does not have",
+            why="the source sends no value that has not changed, and the row it belongs to is not there",
+            remedy="copy the table again: `penstock replications resync NAME TABLE`",
+        )
+        return [missing, Execute(f"create temporary table {FILLED} as\n{text}\n{join}")]
+
+    def bag(self, shape: Shape) -> list[Step]:
+        """Of a table without a key: what goes goes as often as it is said, what comes is added."""
+        steps: list[Step] = [self.empty()] if shape.truncated else []
+        if shape.deletes:
+            steps += self._remove_some()
+        if shape.upserts:
+            names = (*(staged.column.name for staged in self.replica.columns), *own_columns(self.replica))
+            into = f"insert into {self._target} ({self._quoted(names)})"
+            steps += self.fill(())
+            steps += [
+                Execute(f"{into}\nselect {self._quoted(names)} from {FILLED}", "inserted"),
+                Execute(f"drop view {FILLED}"),
+            ]
+        return steps
+
+    def _remove_some(self) -> list[Step]:
+        quote, own = self.dialect.quote, self.dialect.row_id
+        values = ", ".join(
+            f"{self._decoded(staged, f'd.{quote(staged.column.name)}')} as {quote(staged.column.name)}"
+            for staged in self.replica.columns
+        )
+        columns = [(staged.column.name, staged.native.sql) for staged in self.replica.columns]
+        alive = f" and not t.{quote(DELETED)}" if self.replica.soft else ""
+        found = (
+            f"select r from (select t.{own} as r, g.{TIMES} as times,"
+            f" row_number() over (partition by g.{quote(GONE)} order by t.{own}) as place"
+            f" from {self._target} as t join {GONE} as g on not ({self.dialect.differs(columns, 't', 'g')}){alive}"
+            f") as x where place <= times"
+        )
+        where = f"where {own} in ({found})"
+        change = (
+            f"update {self._target} set {quote(DELETED)} = true {where}"
+            if self.replica.soft
+            else f"delete from {self._target} {where}"
+        )
+        return [
+            Execute(
+                f"create temporary table {GONE} as\nselect {values}, d.{TIMES}, row_number() over () as {quote(GONE)}"
+                f" from {DELETES} as d"
+            ),
+            # A row that is not there, or not as often, would be lost in silence.
+            Execute(change, "deleted", touches=f"select coalesce(sum({TIMES}), 0) from {GONE}"),
+            Execute(f"drop table {GONE}"),
+        ]
+
+    def empty(self) -> Execute:
+        if not self.replica.soft:
+            if self.replica.truncates:
+                return Execute(f"truncate table {self._target}")
+            return Execute(f"delete from {self._target}", "deleted")
+        quote = self.dialect.quote
+        return Execute(f"update {self._target} set {quote(DELETED)} = true where not {quote(DELETED)}", "deleted")
+
+    def delete(self) -> Execute:
+        quote = self.dialect.quote
+        same = " and ".join(
+            f"{self._target}.{quote(key)} = {self._decoded(self._key_column(key), f'd.{quote(key)}')}"
+            for key in self.replica.keys
+        )
+        guard = f" and {self._target}.{quote(VERSION)} <= d.{quote(VERSION)}" if self.replica.metadata else ""
+        exists = f"where exists (select 1 from {DELETES} as d where {same}{guard})"
+        if not self.replica.soft:
+            return Execute(f"delete from {self._target} {exists}", "deleted")
+        return Execute(f"update {self._target} set {quote(DELETED)} = true {exists}", "deleted")
+
+    def upsert(self) -> list[Step]:
+        names = (*(staged.column.name for staged in self.replica.columns), *own_columns(self.replica))
+        quote = self.dialect.quote
+        into = f"insert into {self._target} as t ({self._quoted(names)})\nselect {self._quoted(names)} from {FILLED}"
+        if not self.replica.declared:
+            return [self._replace(), Execute(self._absent(names), "inserted")]
+        values = [name for name in names if name not in self.replica.keys]
+        changes = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in values)
+        newer = f" where t.{quote(VERSION)} <= excluded.{quote(VERSION)}" if self.replica.metadata else ""
+        then = f"do update set {changes}{newer}" if values else "do nothing"
+        # "where true": without it, SQLite takes ON for a join's.
+        text = f"{into} where true\non conflict ({self._quoted(self.replica.keys)}) {then}"
+        return [Execute(text, "inserted")]
+
+    def _replace(self) -> Execute:
+        """Without a key of the target's own: the old rows go, and all come anew."""
+        return Execute(f"delete from {self._target} where exists (select 1 from {FILLED} as f where {self._same('f')})")
+
+    def _absent(self, names: Sequence[str]) -> str:
+        there = f"exists (select 1 from {self._target} where {self._same_key('f')})"
+        guard = f" where not {there}" if self.replica.metadata else ""
+        return (
+            f"insert into {self._target} ({self._quoted(names)})\nselect {self._quoted(names, 'f')} from {FILLED} as f"
+            + guard
+        )
+
+    def _same_key(self, alias: str) -> str:
+        quote = self.dialect.quote
+        return " and ".join(f"{self._target}.{quote(key)} = {alias}.{quote(key)}" for key in self.replica.keys)
+
+    def _same(self, alias: str) -> str:
+        quote = self.dialect.quote
+        guard = f" and {self._target}.{quote(VERSION)} <= {alias}.{quote(VERSION)}" if self.replica.metadata else ""
+        return self._same_key(alias) + guard

@@ -1,0 +1,1 @@
+"""Replication: copy, capture, buffer, fold, apply, schema changes."""

@@ -1,0 +1,626 @@
+"""One replication, kept going: capture in its own process, copies in a thread, flushes on time.
+
+What an agent knows it has from the target, the buffer and the source, so that one that was killed is followed by
+one that knows the same.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import ExitStack, suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from penstock.backends.base import Receipt, RunContext, Target
+from penstock.backends.changelog.chain import Chain
+from penstock.backends.changes import CopyMoment, Position, ReplicatedTable, TableState
+from penstock.errors import Kind, PenstockError, PlanRefused, SourceError, StateError
+from penstock.observe import logs
+from penstock.observe.failpoints import failpoint
+from penstock.project.model import Project
+from penstock.project.replications import Replication, seconds, size
+from penstock.replicate.beginning import dropped_at, end_findings, first_state
+from penstock.replicate.buffer import Buffer
+from penstock.replicate.capturing import CaptureProcess, orders_of
+from penstock.replicate.copies import Copies
+from penstock.replicate.copy import Copier, Stage, stage_with_spark
+from penstock.replicate.evolve import Evolver
+from penstock.replicate.flusher import Flusher, backoff, fresh_copy
+from penstock.replicate.folding import FoldPiece, SparkFolder
+from penstock.replicate.health import Obstructed, bridge, dropped_copies, examine, obstacle, recopies
+from penstock.replicate.keeping import KeptCopies
+from penstock.replicate.ledger import Ledger
+from penstock.replicate.logged import LogCopier, LogFlusher, kept_in_log
+from penstock.replicate.tables import Ends, Kept, buffer_folder, ends_of, log_names, requests
+from penstock.replicate.watch import Watch
+from penstock.schema import TableName
+from penstock.state.base import AgentRecord, Command, Store
+
+log = logs.Log("replicate")
+
+# After a failure of the target or of the capture that another try may mend.
+AGAIN_SECONDS = (0.5, 60.0)
+EXAMINE_SECONDS = 60.0  # between two looks at what the source says only when it is asked
+RETAINED_SHARE = 0.5  # of `max_bytes`, for what is kept although the target has it
+TRIM_SECONDS = 5.0  # between two looks at what the buffer need not keep
+LOOK_SECONDS = 0.25  # between two looks at what is asked of it
+HURRY_ROWS = 10_000  # changes that wait for no interval: a flush of them costs little more than one of none
+TASKS = 4  # ranges that are copied at once, where nobody says
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A replication at one moment, as it is shown."""
+
+    name: str
+    state: str
+    position: Position | None
+    captured: Position | None
+    source_end: int
+    tables: tuple[TableState, ...]
+    copied: Mapping[TableName, tuple[int, int]] = field(default_factory=dict)  # ranges, of how many
+    rows: Mapping[TableName, int] = field(default_factory=dict)  # copied since this start
+    applied: Mapping[TableName, int] = field(default_factory=dict)  # changes since this start
+    error: str = ""
+    waiting: str = ""
+    remedy: str = ""  # of the error
+
+    @property
+    def lag_bytes(self) -> int:
+        return max(0, self.source_end - self.position.end) if self.position is not None else 0
+
+    def to_record(self) -> dict[str, Any]:
+        """As JSON, for the state store and the command line."""
+        return {
+            "position": self.position.to_record() if self.position is not None else None,
+            "lag_bytes": self.lag_bytes,
+            "error": self.error,
+            "remedy": self.remedy,
+            "waiting": self.waiting,
+            "tables": [
+                {
+                    "table": str(state.source),
+                    "target": str(state.target),
+                    "phase": state.phase,
+                    "ranges": list(self.copied.get(state.source, (0, 0))),
+                    "copied": self.rows.get(state.source, 0),
+                    "applied": self.applied.get(state.source, 0),
+                    "reason": state.reason,
+                    "remedy": state.remedy,
+                    "attempts": state.attempts,
+                    "retry_at": state.retry_at,
+                }
+                for state in self.tables
+            ],
+        }
+
+
+@dataclass(slots=True)
+class _Captured:
+    """What the capture has told."""
+
+    end: Position | None = None
+    source_end: int = 0
+    waiting: str = ""
+
+
+@dataclass(slots=True)
+class _Circuit:
+    """How often something has failed in a row, and when it is tried again."""
+
+    attempts: int = 0
+    at: float = 0.0
+
+    @property
+    def closed(self) -> bool:
+        return time.monotonic() >= self.at
+
+    def failed(self) -> float:
+        wait = backoff(self.attempts, *AGAIN_SECONDS)
+        self.attempts += 1
+        self.at = time.monotonic() + wait
+        return wait
+
+
+class Agent:
+    """Runs one replication until it is told to stop, or has caught up."""
+
+    def __init__(
+        self,
+        project: Project,
+        replication: Replication,
+        told: Callable[[Status], None] | None = None,
+        *,
+        store: Store | None = None,
+        reload: Callable[[], Replication] | None = None,
+        stage: Stage = stage_with_spark,
+    ) -> None:
+        """`store` is where it says how it is and finds what is asked of it; `reload` reads its options anew."""
+        self._project = project
+        self._replication = replication
+        self._tell = told or (lambda _: None)
+        self._stage = stage
+        self._store = store
+        self._reload = reload or (lambda: replication)
+        self._paused = False
+        self._looked = 0.0
+        self._ends: Ends = ends_of(project, replication)
+        self._stopping = threading.Event()
+        self._wake = threading.Event()
+        self._captured = _Captured()
+        self._capture: CaptureProcess | None = None
+        self._error = ""
+        self._remedy = ""
+        self._copied = False  # all that `what = "copy"` asks for
+        self._outlines: Mapping[TableName, str] = {}
+        self._copies: Copies | None = None
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._wake.set()
+
+    def run(self, *, until_caught_up: bool = False) -> None:
+        while True:
+            with ExitStack() as stack:
+                try:
+                    self._run(stack, until_caught_up=until_caught_up)
+                    return
+                except Obstructed as error:
+                    if not recopies(self._replication, error):
+                        self._end_as(error.state, error)
+                        raise
+                    log.warning("every table is copied again", replication=self._replication.name, why=error.why)
+                except PenstockError as error:
+                    self._end_as("failed", error)
+                    raise
+
+    def _run(self, stack: ExitStack, *, until_caught_up: bool) -> None:
+        moment = self._open(stack)
+        ends = until_caught_up or self._replication.what == "copy"
+        until = self._source.mark() if ends else None
+        self._start_capture()
+        stack.callback(self._stop_capture)
+        self._copies = self._start_copies(moment)
+        stack.callback(self._copies.stop)
+        self._start_keeping(stack)
+        if self._loop(until, self._copies) and self._replication.what == "copy":
+            self._let_go_of_source()
+        self._say("copied" if self._copied else "stopped")
+
+    def _let_go_of_source(self) -> None:
+        """A copy is whole: the log is not wanted any more. If we die here, the next start ends it."""
+        failed = [state for state in self._ledger.tables() if state.phase == "failed"]
+        if failed:
+            raise StateError(
+                f"{len(failed)} of {len(self._ledger.tables())} tables were not copied",
+                why="; ".join(f"{state.source}: {state.reason}" for state in failed),
+                kept="the others are whole",
+                remedy="start it again: it goes on with what is missing",
+            )
+        self._stop_capture()
+        self._source.remove()
+        self._copied = True
+        self._tell(self.status("copied"))
+
+    def _end_as(self, state: str, error: PenstockError) -> None:
+        """The last word: what it is in, why, and what to do."""
+        self._error, self._remedy = str(error), error.remedy
+        if not hasattr(self, "_ledger") or not self._ledger.begun:
+            return
+        self._tell(self.status(state))
+        self._say(state)
+
+    # ------------------------------------------------------------ the beginning
+
+    def _open(self, stack: ExitStack) -> CopyMoment | None:
+        replication = self._replication
+        self._requests = requests(self._project, replication, self._ends)
+        self._source = self._ends.change_source(replication, self._requests)
+        stack.callback(self._source.close)
+        tables = {table.name: table for table in self._source.tables()}
+        self._log = self._ends.log_of_target(replication)
+        self._target: Target | None = None
+        if self._log is None:
+            staging = self._project.root / ".penstock" / "staging"
+            self._target = self._ends.writer(RunContext.new(replication.name, staging))
+            stack.callback(self._target.close)
+        self._check(tables)
+        applier = self._ends.applier(replication)
+        stack.callback(applier.close)
+        self._lasting = applier.lasting
+        self._same_kind = self._source.texts_of == applier.texts_of
+        self._ledger = Ledger(applier)
+        self._kept = {name: self._planned(table) for name, table in tables.items()}
+        self._buffer = Buffer(Chain(self._source.log or self._folder()))
+        self._flusher = self._flushes()
+        dialect = self._target.dialect if self._target is not None else None
+        self._watch = Watch(replication, self._ledger, self._flusher, self._kept, dialect)
+        if not self._ledger.begun:
+            return self._begin()
+        return self._resume()
+
+    def _flushes(self) -> Flusher:
+        replication, source, ledger, buffer = self._replication, self._source, self._ledger, self._buffer
+        if self._target is None:
+            return LogFlusher(replication, source, ledger, buffer, self._kept)
+        dialect = self._target.dialect
+        if dialect is None:
+            raise PlanRefused("this target takes no changes", kept="nothing was touched", place=replication.place)
+        evolver = Evolver(replication.name, source, self._target, dialect, same_kind=self._same_kind)
+        folder = SparkFolder(self._project.root / ".penstock", replication.name, source.texts_of, self._run_pieces)
+        return Flusher(replication, source, ledger, buffer, self._kept, dialect, evolver, folder)
+
+    def _run_pieces(self, pieces: Sequence[FoldPiece], run: RunContext) -> list[Receipt]:
+        return self._stage(self._project, pieces, run)
+
+    def _check(self, tables: Collection[TableName]) -> None:
+        for one in self._source.left_out:
+            log.warning(one.what, replication=self._replication.name, remedy=one.remedy)
+        found = self._source.findings()
+        if self._target is not None:
+            found += end_findings(self._replication, self._ends, self._source, tables, self._target)
+        if not tables:
+            found += self._source.left_out
+        if found:
+            raise PlanRefused(
+                f"replication {self._replication.name} cannot start",
+                why="; ".join(one.what for one in found),
+                kept="nothing was touched",
+                remedy="; ".join(one.remedy for one in found),
+                place=self._replication.place,
+            )
+
+    def _planned(self, table: ReplicatedTable) -> Kept:
+        """How it is held: in the form that the target has it in, which the log goes on from."""
+        state = self._ledger.table(table.name)
+        known = state.version if state is not None and state.phase not in ("waiting", "copying") else None
+        described = table if known is None else self._source.described(known)
+        return self._plan(described, state)
+
+    def _plan(self, table: ReplicatedTable, state: TableState | None) -> Kept:
+        if self._target is None:
+            return kept_in_log(table)
+        texts = state.texts if state is not None else ()
+        return Kept.plan(self._replication, table, self._target, texts, same_kind=self._same_kind)
+
+    def _replan(self, name: TableName) -> Kept:
+        """Of a table whose copy begins: as the source has it now."""
+        table = next((table for table in self._source.tables() if table.name == name), None)
+        if table is None:
+            raise SourceError(
+                "the table is gone",
+                why="it was dropped, renamed, or lost its key before it was copied",
+                kept="what the target has of it",
+                remedy=f"`penstock replications reload {self._replication.name}`",
+                place=str(name),
+            )
+        self._kept[name] = self._plan(table, self._ledger.table(name))
+        return self._kept[name]
+
+    def _folder(self) -> Path:
+        return buffer_folder(self._project, self._replication)
+
+    def _begin(self) -> CopyMoment:
+        """The first start: the log is kept from a moment on, and that is where the target begins."""
+        if self._buffer.end is not None and self._source.log is None and not self._lasting:
+            self._buffer.clear()  # of a target that has ended with its process: all begins anew
+        elif self._buffer.end is not None and self._source.log is None:
+            raise StateError(
+                f"the buffer {self._buffer.chain.folder} is not empty, and the target knows nothing of it",
+                why="the target is another one, or was emptied",
+                kept="nothing was touched",
+                remedy=f"move the folder away, or `penstock replications resync {self._replication.name}`",
+            )
+        return self._from_here()
+
+    def _from_here(self) -> CopyMoment:
+        self._source.publish()
+        self._outlines = self._source.outlines()
+        moment = self._source.begin()
+        # If we die here, the slot is there and the target knows nothing: the next start makes both anew.
+        failpoint("replicate.slot")
+        self._ledger.commit(after=moment.position, states=[self._fresh(name) for name in self._kept])
+        failpoint("replicate.begun")
+        return moment
+
+    def _fresh(self, name: TableName) -> TableState:
+        return first_state(self._replication, self._kept[name], self._target, self._outlines.get(name, ""))
+
+    def _resume(self) -> CopyMoment | None:
+        """A later start: the log must go on where the buffer ends."""
+        found = obstacle(self._source, self._buffer.chain, self._ledger)
+        if found is not None:
+            untouched = all(state.phase == "waiting" for state in self._ledger.tables())
+            if not recopies(self._replication, found) and not (untouched and found.healed):
+                raise Obstructed.by(self._replication, found)
+            return self._begin_again()
+        known = {state.source: state for state in self._ledger.tables()}
+        if any(name not in known for name in self._kept):
+            # Before it is known: what is copied and not published would never change again.
+            self._source.publish()
+        self._outlines = self._source.outlines()
+        new = [self._fresh(name) for name in self._kept if name not in known]
+        gone = [name for name in known if name not in self._kept]
+        for name in dropped_at(self._replication, self._ends, gone):
+            self._watch.forget(known[name])
+        if new or gone:
+            self._ledger.commit(states=new, forgotten=gone)
+        self._watch.look(self._source)
+        return None
+
+    def _begin_again(self) -> CopyMoment:
+        """Every table anew, from a new slot on; what others see of each stays until its copy joins."""
+        states = self._ledger.tables()
+        copier = self._copier()
+        for state in states:
+            if state.phase == "copying" and state.source in self._kept:
+                copier.discard(self._kept[state.source], state)
+        gone = [state.source for state in states if state.source not in self._kept]
+        dialect = self._target.dialect if self._target is not None else None
+        self._ledger.commit(
+            dropped_copies(states, dialect), states=[fresh_copy(state) for state in states], forgotten=gone
+        )
+        moment = self._from_here()
+        # If we die here, the slot is ahead of the buffer, and no table has rows that the log goes on from: the next
+        # start comes here again.
+        if self._source.log is None:
+            bridge(self._buffer.chain, moment)
+        return moment
+
+    # ------------------------------------------------------------ its parts
+
+    def _start_capture(self) -> None:
+        if self._source.log is not None:
+            return  # what a capture would write is there, and somebody else's
+        replication = self._replication
+        names = log_names(replication)
+        pace = min(replication.buffer.segment_ms, max(replication.flush_interval_ms // 4, 1)) / 1000
+        limit = size(replication.buffer.max_bytes)
+        known = [state.version for state in self._ledger.tables() if state.version is not None]
+        orders = orders_of(
+            self._ends.source, names, self._requests, self._buffer.chain, self._ledger.oldest, pace, limit, known
+        )
+        self._captured.end = orders.after
+        self._capture = CaptureProcess(orders, self._heard)
+
+    def _stop_capture(self) -> None:
+        if self._capture is not None:
+            self._capture.stop()
+
+    def _heard(self, record: dict[str, Any]) -> None:
+        if "segment" in record:
+            self._captured.end = Position.from_record(record["until"])
+            self._captured.source_end = record["source_end"]
+        elif "waiting" in record:
+            self._captured.waiting = record["waiting"]
+        self._wake.set()
+
+    def _copier(self) -> Copier:
+        given = (self._project, self._replication, self._ends, self._ledger.save, self._stage)
+        if self._log is not None:
+            return LogCopier(*given).into(self._log, self._ledger.tables())
+        return Copier(*given)
+
+    def _start_copies(self, moment: CopyMoment | None) -> Copies:
+        copier = self._copier()
+        copies = Copies(
+            self._replication,
+            self._source,
+            self._ledger,
+            self._flusher,
+            copier,
+            self._kept,
+            self._replan,
+            self._replication.parallel or self._project.spark.parallel or TASKS,
+            moment,
+            self._wake.set,
+        )
+        copies.start()
+        return copies
+
+    def _start_keeping(self, stack: ExitStack) -> None:
+        """Copies beside the buffer, where they are asked for; a log that is the target has them itself."""
+        self._keeping: KeptCopies | None = None
+        if self._replication.buffer.keep_copy and self._log is None and self._source.log is None:
+            tasks = self._replication.parallel or self._project.spark.parallel or TASKS
+            given = (self._project, self._replication, self._ends, self._source, self._ledger, self._buffer)
+            self._keeping = KeptCopies(*given, self._stage, tasks)
+            stack.callback(self._keeping.stop)
+
+    def _trim(self) -> None:
+        oldest = self._ledger.oldest
+        if self._keeping is not None:
+            self._keeping.raise_error()
+            oldest = self._keeping.oldest(oldest)
+        buffer = self._replication.buffer
+        self._buffer.trim(oldest, seconds(buffer.retain), int(size(buffer.max_bytes) * RETAINED_SHARE))
+
+    # ------------------------------------------------------------ the loop
+
+    def _loop(self, until: int | None, copies: Copies) -> bool:
+        """Until it is stopped, or, then True, has caught up."""
+        interval = self._replication.flush_interval_ms / 1000
+        target, capture = _Circuit(), _Circuit()
+        trimmed, examined = 0.0, time.monotonic()
+        while not self._stopping.is_set():
+            began = time.monotonic()
+            self._wake.clear()
+            if copies.error is not None:
+                raise copies.error
+            capture = self._watch_capture(capture)
+            if time.monotonic() - examined > EXAMINE_SECONDS or self._watch.due:
+                self._examine()
+                examined = time.monotonic()
+            self._watch.settle()
+            self._obey()
+            moved = False
+            if target.closed and not self._paused:
+                moved, target = self._step(target)
+            if self._source.log is None and time.monotonic() - trimmed > TRIM_SECONDS:
+                self._trim()
+                trimmed = time.monotonic()
+            self._tell(self.status("paused" if self._paused else "running"))
+            if until is not None and not moved and self._has_passed(until):
+                return True
+            if not moved:
+                self._await_news(min(interval, 1.0))
+            self._rest(began + interval)
+        return False
+
+    def _await_news(self, longest: float) -> None:
+        """However long it waits, it hears what is asked of it."""
+        end = time.monotonic() + longest
+        while (left := end - time.monotonic()) > 0 and not self._wake.wait(min(left, LOOK_SECONDS)):
+            self._obey()
+
+    def _rest(self, until: float) -> None:
+        """Between two flushes, unless so much has come that another one pays at once."""
+        while not self._stopping.is_set():
+            self._wake.clear()
+            left = until - time.monotonic()
+            if left <= 0 or (not self._paused and self._buffer.rows_behind(self._ledger.position) >= HURRY_ROWS):
+                return
+            self._wake.wait(min(left, LOOK_SECONDS))
+            self._obey()
+
+    def _step(self, circuit: _Circuit) -> tuple[bool, _Circuit]:
+        """A flush; after a failure of the link, another one later."""
+        try:
+            moved = self._flusher.step()
+        except PenstockError as error:
+            if error.kind is not Kind.TRANSIENT:
+                raise
+            self._error = str(error)
+            wait = circuit.failed()
+            log.warning("a flush failed", replication=self._replication.name, what=error.what, again_in=round(wait, 1))
+            return False, circuit
+        self._error = ""
+        return moved, _Circuit()
+
+    def _watch_capture(self, circuit: _Circuit) -> _Circuit:
+        ended = self._capture.ended if self._capture is not None else None
+        if ended is None:
+            return _Circuit() if self._captured.end is not None and circuit.closed else circuit
+        if circuit.closed or ended.kind is not Kind.TRANSIENT:
+            self._examine()
+        if ended.kind is not Kind.TRANSIENT:
+            raise ended
+        if circuit.closed and circuit.attempts == 0:
+            self._error = str(ended)
+            circuit.failed()
+            log.warning("the capture has ended", replication=self._replication.name, what=ended.what)
+        elif circuit.closed:
+            attempts = circuit.attempts
+            with suppress(PenstockError):
+                self._start_capture()
+            return _Circuit(attempts)
+        return circuit
+
+    def _examine(self) -> None:
+        """Whether there is a log to go on with; a server that does not answer is asked again later."""
+        try:
+            examine(self._replication, self._ends, self._requests, self._buffer.chain, self._ledger, self._watch)
+        except Obstructed:
+            raise
+        except PenstockError as error:
+            if error.kind is not Kind.TRANSIENT:
+                raise
+            self._error = str(error)
+
+    def _has_passed(self, until: int) -> bool:
+        whole = all(state.phase in ("streaming", "failed") for state in self._ledger.tables())
+        return whole and self._ledger.position.end >= until
+
+    # ------------------------------------------------------------ what is asked of it
+
+    def _obey(self) -> None:
+        """Say how it is, and do what somebody asks: within a second."""
+        if self._store is None or time.monotonic() - self._looked < LOOK_SECONDS:
+            return
+        self._looked = time.monotonic()
+        self._say("paused" if self._paused else "running")
+        try:
+            for command in self._store.asked(self._replication.name):
+                self._store.answer(command.id, self._answer(command))
+        except StateError as error:
+            log.warning("nobody can ask", replication=self._replication.name, what=error.what, why=error.why)
+
+    def _say(self, state: str) -> None:
+        """Where others look for it. What is there is for people: without it everything goes on."""
+        if self._store is None:
+            return
+        status = self.status(state)
+        try:
+            self._store.tell_agent(AgentRecord(status.name, status.state, status.to_record()))
+        except StateError as error:
+            log.warning("nobody can be told", replication=self._replication.name, what=error.what, why=error.why)
+
+    def _answer(self, command: Command) -> str:
+        try:
+            return self._done(command)
+        except PenstockError as error:
+            # Nothing of it was done: the next flush goes on as before.
+            return f"refused: {error}" + (f"; {error.remedy}" if error.remedy else "")
+
+    def _done(self, command: Command) -> str:
+        if command.word in ("pause", "resume"):
+            self._paused = command.word == "pause"
+            assert self._copies is not None  # noqa: S101  it runs
+            self._copies.pause(paused=self._paused)
+            return f"{command.word}d"
+        if command.word == "resync":
+            return self._resync(command.table)
+        if command.word == "reload":
+            return self._reloaded()
+        if command.word == "stop":
+            self.stop()
+            return "stopping"
+        return f"refused: {command.word} is nothing that an agent does"
+
+    def _resync(self, table: str) -> str:
+        chosen = [state for state in self._ledger.tables() if not table or str(state.source) == table]
+        if not chosen:
+            known = ", ".join(str(state.source) for state in self._ledger.tables())
+            return f"refused: the replication has no table {table}, but {known}"
+        self._source.publish()
+        self._ledger.save(*(fresh_copy(state) for state in chosen))
+        return f"{len(chosen)} table{'s' if len(chosen) > 1 else ''} will be copied again"
+
+    def _reloaded(self) -> str:
+        """Tables that the options name now, and no others; those that stay go on undisturbed."""
+        replication = self._reload()
+        wanted = requests(self._project, replication, self._ends)
+        self._source.change(wanted)
+        self._requests, self._replication = wanted, replication
+        self._outlines = self._source.outlines()
+        tables = {table.name: table for table in self._source.tables()}
+        new = [name for name in tables if name not in self._kept]
+        gone = [name for name in self._kept if name not in tables]
+        for name in new:
+            self._kept[name] = self._planned(tables[name])
+        self._ledger.commit(states=[self._fresh(name) for name in new], forgotten=gone)
+        for name in gone:
+            del self._kept[name]
+        return f"{len(new)} table{'s' if len(new) != 1 else ''} added, {len(gone)} removed"
+
+    # ------------------------------------------------------------ for people
+
+    def status(self, state: str = "running") -> Status:
+        end = self._captured.end if self._source.log is None else self._buffer.end
+        return Status(
+            self._replication.name,
+            state,
+            self._ledger.position,
+            end,
+            max(self._captured.source_end, end.end if end is not None else 0),
+            tuple(self._ledger.tables()),
+            dict(self._copies.progress) if self._copies is not None else {},
+            dict(self._copies.rows) if self._copies is not None else {},
+            dict(self._flusher.applied),
+            self._error,
+            self._captured.waiting,
+            self._remedy,
+        )

@@ -1,0 +1,161 @@
+"""Capture: the source's log into durable segments, and only then confirmed.
+
+What it has confirmed is in the buffer; what it has not, the source sends again. A buffer that is full or cannot be
+written to stops the reading, not the link: the server hears of us all the while, and the reading goes on by itself.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from penstock.backends.changelog.chain import Chain
+from penstock.backends.changes import TRANSACTIONS, Batch, ChangeStream, Position, Segment, behind, joined
+from penstock.observe.failpoints import failpoint
+
+SEGMENT_ROWS = 200_000
+IDLE_SECONDS = 0.05
+MARK_SECONDS = 10.0  # between two marks in a log that has nothing for us
+BEAT_SECONDS = 30.0  # between two looks at whether a log that has nothing for us has gone on all the same
+RETRY_SECONDS = 0.5  # between two looks at a buffer that is full or cannot be written to
+
+
+@dataclass(frozen=True, slots=True)
+class Captured:
+    """A segment that is durable now."""
+
+    number: int
+    until: Position
+    transactions: int
+    rows: int
+    bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class Waiting:
+    """Why nothing is read; "" when it goes on."""
+
+    state: str
+    why: str
+
+
+class Capture:
+    """Reads one stream into one chain, until it is told to stop."""
+
+    def __init__(
+        self,
+        stream: ChangeStream,
+        chain: Chain,
+        number: int,
+        after: Position,
+        segment_seconds: float,
+        max_bytes: int,
+        told: Callable[[Captured | Waiting], None],
+        go_on: Callable[[], bool],
+        beat: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """`beat` lets the source write something for us into its log, if that has gone on without it."""
+        self._stream = stream
+        self._chain = chain
+        self._number = number  # of the last segment that is there
+        self._after = after
+        self._segment_seconds = segment_seconds
+        self._max_bytes = max_bytes
+        self._told = told
+        self._go_on = go_on
+        self._beat = beat
+        self._marked = self._beaten = time.monotonic()
+
+    def run(self) -> None:
+        while self._go_on():
+            self._await_room()
+            batches = self._gather()
+            if not batches:
+                self._mark()
+                continue
+            made = self._write(joined(batches))
+            failpoint("capture.durable")
+            # If we die here, the source sends these transactions again, and they are skipped by their positions.
+            self._stream.durable(self._after.end)
+            if made is not None:
+                self._told(made)
+
+    def _mark(self) -> None:
+        """Of a log that has nothing for us, keep how far it has gone: the server need not hold it for us.
+
+        In a segment of its own. What is confirmed and not kept would look like a gap at the next start.
+        """
+        if time.monotonic() - self._beaten > BEAT_SECONDS:
+            self._beaten = time.monotonic()
+            self._beat(self._after.end)
+        end = self._stream.idle_end
+        if end <= self._after.end or time.monotonic() - self._marked < MARK_SECONDS:
+            return
+        self._marked = time.monotonic()
+        until = Position(self._stream.origin, self._after.commit, end)
+        size = self._append(Segment(self._after, until, TRANSACTIONS.empty_table()))
+        self._number += 1
+        self._after = until
+        self._stream.durable(end)
+        self._told(Captured(self._number, until, 0, 0, size))
+
+    def _await_room(self) -> None:
+        """Below the limit a slow target never slows capture down; at it, nothing is read or confirmed."""
+        waiting = False
+        while self._go_on() and (size := self._chain.bytes()) >= self._max_bytes:
+            if not waiting:
+                self._told(Waiting("buffer full", f"it holds {size:,} bytes"))
+                waiting = True
+            time.sleep(RETRY_SECONDS)
+        if waiting:
+            self._told(Waiting("", ""))
+
+    def _gather(self) -> list[Batch]:
+        """What comes until a segment is due: when it is old enough, large enough, or nothing more comes."""
+        batches: list[Batch] = []
+        rows, began = 0, 0.0
+        while rows < SEGMENT_ROWS and self._go_on():
+            left = self._segment_seconds - (time.monotonic() - began) if batches else IDLE_SECONDS
+            if left <= 0:
+                break
+            taken = self._stream.take(left)
+            if taken is None:
+                break
+            batch = behind(taken, self._after.commit)
+            if not batches:
+                began = time.monotonic()
+            batches.append(batch)
+            rows += batch.rows
+        return batches
+
+    def _write(self, batch: Batch) -> Captured | None:
+        """The segment; None if no transaction ended in it."""
+        count = batch.transactions.num_rows
+        if count == 0:
+            return None
+        last = batch.transactions.slice(count - 1).to_pylist()[0]
+        until = Position(self._stream.origin, last["commit"], last["end"])
+        size = self._append(Segment(self._after, until, batch.transactions, batch.tables, batch.stored))
+        self._number += 1
+        self._after = until
+        return Captured(self._number, until, count, batch.rows, size)
+
+    def _append(self, segment: Segment) -> int:
+        """Until it is durable: a disk that is full or away is waited for."""
+        waiting = False
+        while True:
+            try:
+                size = self._chain.append(segment, self._number + 1)
+            except OSError as error:
+                if not self._go_on():
+                    raise
+                if not waiting:
+                    self._told(Waiting("buffer unwritable", os.strerror(error.errno or 0)))
+                    waiting = True
+                time.sleep(RETRY_SECONDS)
+            else:
+                if waiting:
+                    self._told(Waiting("", ""))
+                return size

@@ -1,0 +1,194 @@
+"""The capture's own process: nothing that the applier does can keep the source waiting.
+
+`python -m penstock.replicate.capturing` is told on its standard input what to read and where to, and says on its
+standard output, a line of JSON each, what is durable. It ends when its input does: with its agent, however that ends.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO, Any
+
+from penstock.backends.base import ConnectionConfig
+from penstock.backends.changelog.chain import Chain
+from penstock.backends.changes import LogNames, Position, ReadsChanges, TableRequest, TableVersion
+from penstock.backends.registry import backend
+from penstock.errors import LinkLost, PenstockError, from_record
+from penstock.observe.process import start_of
+from penstock.replicate.capture import Capture, Captured, Waiting
+
+STOP_SECONDS = 5.0
+
+
+@dataclass(frozen=True, slots=True)
+class Orders:
+    """What a capture is told. Holds secrets: it goes through a pipe alone."""
+
+    config: ConnectionConfig
+    names: LogNames
+    tables: tuple[TableRequest, ...]
+    folder: Path
+    number: int  # of the last segment that is there
+    after: Position
+    segment_seconds: float
+    max_bytes: int
+    known: tuple[TableVersion, ...] = ()  # what the log has told last of each table
+
+    def __repr__(self) -> str:
+        return f"Orders({self.names.slot!r}, {self.folder})"
+
+
+class CaptureProcess:
+    """A running capture, as its agent sees it. What it tells arrives in a thread of its own."""
+
+    def __init__(self, orders: Orders, told: Callable[[dict[str, Any]], None]) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "penstock.replicate.capturing"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path)},
+        )
+        self.error: PenstockError | None = None
+        assert self._process.stdin is not None  # noqa: S101  asked for
+        pickle.dump(orders, self._process.stdin)
+        self._process.stdin.flush()
+        self._told = told
+        self._reader = threading.Thread(target=self._read, name="penstock-captured", daemon=True)
+        self._reader.start()
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def _read(self) -> None:
+        assert self._process.stdout is not None  # noqa: S101  asked for
+        for line in self._process.stdout:
+            record = json.loads(line)
+            if "error" in record:
+                self.error = from_record(record["error"])
+            self._told(record)
+        self._process.wait()
+        self._told({"ended": True})
+
+    @property
+    def ended(self) -> PenstockError | None:
+        """Why it runs no more; None while it does."""
+        if self._process.poll() is None:
+            return None
+        self._reader.join(STOP_SECONDS)
+        return self.error or LinkLost(
+            "the capture has ended",
+            why=f"its process ended with {self._process.returncode}",
+            kept="what is in the buffer",
+            remedy="it is started again by itself",
+        )
+
+    def stop(self) -> None:
+        """Let it finish its segment; then it is ended."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        try:
+            self._process.wait(STOP_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            self._process.wait()
+
+
+# ---------------------------------------------------------------- inside the process
+
+
+def main() -> int:
+    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    orders: Orders = pickle.load(sys.stdin.buffer)  # noqa: S301  of the agent that has started us
+    over = threading.Event()
+    threading.Thread(target=_await_end, args=(sys.stdin.buffer, over), daemon=True).start()
+    try:
+        _capture(orders, out, lambda: not over.is_set())
+    except BrokenPipeError:
+        return 1  # the agent is gone
+    except PenstockError as error:
+        _say(out, {"error": error.to_record()})
+        return 1
+    except KeyboardInterrupt:
+        return 1
+    return 0
+
+
+def _await_end(stdin: IO[bytes], over: threading.Event) -> None:
+    stdin.read()
+    over.set()
+
+
+def _capture(orders: Orders, out: IO[str], go_on: Callable[[], bool]) -> None:
+    reads = backend(orders.config.type)
+    assert isinstance(reads, ReadsChanges)  # noqa: S101  the agent has asked
+    source = reads.change_source(orders.config, orders.names, orders.tables)
+    chain = Chain(orders.folder)
+    chain.sweep()
+    stream = source.stream(orders.after, chain, {version.table: version for version in orders.known})
+    _say(out, {"started": os.getpid(), "process": start_of(os.getpid())})
+
+    def told(news: Captured | Waiting) -> None:
+        if isinstance(news, Captured):
+            _say(
+                out,
+                {
+                    "segment": news.number,
+                    "until": news.until.to_record(),
+                    "rows": news.rows,
+                    "transactions": news.transactions,
+                    "bytes": news.bytes,
+                    "source_end": stream.source_end,
+                },
+            )
+        else:
+            _say(out, {"waiting": news.state, "why": news.why})
+
+    try:
+        Capture(
+            stream,
+            chain,
+            orders.number,
+            orders.after,
+            orders.segment_seconds,
+            orders.max_bytes,
+            told,
+            go_on,
+            source.beat,
+        ).run()
+    finally:
+        stream.close()
+        source.close()
+
+
+def _say(out: IO[str], record: dict[str, Any]) -> None:
+    out.write(json.dumps(record) + "\n")
+    out.flush()
+
+
+def orders_of(
+    config: ConnectionConfig,
+    names: LogNames,
+    tables: Sequence[TableRequest],
+    chain: Chain,
+    start: Position,
+    segment_seconds: float,
+    max_bytes: int,
+    known: Sequence[TableVersion],
+) -> Orders:
+    """Behind what the chain has; of an empty one, behind `start`."""
+    last = chain.end()
+    number, after = last if last is not None else (0, start)
+    return Orders(config, names, tuple(tables), chain.folder, number, after, segment_seconds, max_bytes, tuple(known))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,192 @@
+"""The copies of a replication, in a thread of their own beside the flushes."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+
+from penstock.backends.changes import ChangeSource, CopyMoment, TableState
+from penstock.errors import BeyondArrow, Kind, PenstockError, SourceMoved
+from penstock.observe import logs
+from penstock.project.replications import Replication, seconds
+from penstock.replicate.copy import TABLES_AT_ONCE, Copier, TableCopy, next_wave
+from penstock.replicate.flusher import Flusher, backoff, fresh_copy
+from penstock.replicate.ledger import Ledger
+from penstock.replicate.tables import Kept
+from penstock.replicate.versions import differences
+from penstock.schema import TableName
+
+log = logs.Log("replicate")
+
+# After a failure that another try may mend: the source or the target is away.
+AGAIN_SECONDS = (1.0, 60.0)
+LOOK_SECONDS = 0.2  # between two looks for a table that is to be copied
+
+
+class Copies:
+    """Copies whatever waits for it, until it is stopped."""
+
+    def __init__(
+        self,
+        replication: Replication,
+        source: ChangeSource,
+        ledger: Ledger,
+        flusher: Flusher,
+        copier: Copier,
+        kept: Mapping[TableName, Kept],
+        replan: Callable[[TableName], Kept],
+        tasks: int,
+        moment: CopyMoment | None,
+        wake: Callable[[], None],
+    ) -> None:
+        self._replication = replication
+        self._source = source
+        self._ledger = ledger
+        self._flusher = flusher
+        self._copier = copier
+        self._kept = kept
+        self._replan = replan
+        self._tasks = tasks
+        self._moment = moment
+        self._taken = time.monotonic()
+        self._wake = wake
+        self._open: dict[TableName, TableCopy] = {}
+        self._stopping = threading.Event()
+        self._paused = threading.Event()
+        self._attempts = 0
+        self.progress: dict[TableName, tuple[int, int]] = {}  # ranges that are staged, of how many
+        self.rows: dict[TableName, int] = {}
+        self.error: BaseException | None = None
+        self._thread = threading.Thread(target=self._run, name="penstock-copies", daemon=True)
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def pause(self, *, paused: bool) -> None:
+        (self._paused.set if paused else self._paused.clear)()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self._thread.join(30)
+
+    def _run(self) -> None:
+        try:
+            while not self._stopping.is_set():
+                if self._paused.is_set() or not self._step():
+                    self._let_go()
+                    self._stopping.wait(LOOK_SECONDS)
+        except BaseException as error:  # noqa: BLE001  raised again by the agent's own thread
+            self.error = error
+        finally:
+            self._let_go()
+            self._wake()
+
+    def _step(self) -> bool:
+        """One job of Spark's; False if there is nothing to copy."""
+        try:
+            self._open_more()
+            self._finish()
+            wave = next_wave(list(self._open.values()), self._tasks)
+            if not wave:
+                return bool(self._open)
+            self._rotate()
+            rows = self._copier.stage(self._current(), wave)
+            for copy, _ in wave:
+                name = copy.kept.source.name
+                self.progress[name] = (len(copy.staged), len(copy.state.ranges))
+                self.rows[name] = self.rows.get(name, 0) + rows.get(name, 0)
+            self._attempts = 0
+        except PenstockError as error:
+            self._failed(error)
+        return True
+
+    def _open_more(self) -> None:
+        """The largest, and the smallest of the others."""
+        waiting = [
+            state
+            for state in self._ledger.tables()
+            if state.phase in ("waiting", "copying") and state.source not in self._open and state.source in self._kept
+        ]
+        by_size = sorted(waiting, key=lambda state: self._kept[state.source].source.bytes)
+        while by_size and len(self._open) < TABLES_AT_ONCE:
+            state = by_size.pop() if not self._open else by_size.pop(0)
+            moment = self._current()
+            kept = self._replan(state.source)
+            if state.copy and state.version is not None and differences(state.version, kept.source.version):
+                # What is staged has another form than what would be staged now.
+                self._copier.discard(kept, state)
+                state = fresh_copy(state)
+            self._open[state.source] = self._copier.open(kept, state, moment)
+
+    def _finish(self) -> None:
+        for name, copy in list(self._open.items()):
+            if not copy.left:
+                self._ledger.save(self._copier.finish(copy))
+                del self._open[name]
+                # It joins when the log is past its moment: of a source that is idle, not before somebody writes.
+                self._source.mark()
+                self._wake()
+
+    # ------------------------------------------------------------ moments
+
+    def _current(self) -> CopyMoment:
+        if self._moment is None:
+            self._moment, self._taken = self._source.moment(), time.monotonic()
+        return self._moment
+
+    def _rotate(self) -> None:
+        """An old snapshot keeps the source from cleaning up behind everybody: what is left is read at a new one."""
+        if self._moment is None or time.monotonic() - self._taken < seconds(self._replication.snapshot_max_age):
+            return
+        if any(copy.staged and not copy.kept.source.key for copy in self._open.values()):
+            return  # it would begin anew each time, and never end
+        self._moment.close()
+        self._moment = None
+        for name, copy in list(self._open.items()):
+            copy.load.close()  # what is staged stays; its lock is wanted again
+            self._open[name] = self._copier.open(copy.kept, copy.state, self._current())
+
+    def _let_go(self) -> None:
+        for copy in self._open.values():
+            copy.load.close()
+        self._open.clear()
+        if self._moment is not None:
+            self._moment.close()
+            self._moment = None
+
+    # ------------------------------------------------------------ trouble
+
+    def _failed(self, error: PenstockError) -> None:
+        """Another try, under a new moment; of a table whose own fault it is, a state."""
+        table = self._guilty(error)
+        self._let_go()
+        if isinstance(error, SourceMoved) and table is not None:
+            # Its rows lie elsewhere now: from the beginning.
+            log.warning("a copy begins again", table=str(table.source), why=error.why)
+            self._copier.discard(self._kept[table.source], table)
+            self._ledger.save(fresh_copy(table))
+            return
+        if isinstance(error, BeyondArrow) and table is not None and not set(error.columns) <= set(table.texts):
+            self._copier.discard(self._kept[table.source], table)
+            texts = tuple(sorted({*table.texts, *error.columns}))
+            self._ledger.save(replace(fresh_copy(table), texts=texts))
+            return
+        if error.kind is Kind.TRANSIENT or table is None:
+            if error.kind is not Kind.TRANSIENT:
+                raise error
+            wait = backoff(self._attempts, *AGAIN_SECONDS)
+            self._attempts += 1
+            log.warning("a copy failed", replication=self._replication.name, what=error.what, again_in=round(wait, 1))
+            self._stopping.wait(wait)
+            return
+        self._flusher.fail(table, error)
+
+    def _guilty(self, error: PenstockError) -> TableState | None:
+        """The table that an error speaks of: by its own name, or by that of its hidden table."""
+        for state in self._ledger.tables():
+            hidden = str(TableName(state.target.schema, state.hidden)) if state.hidden else ""
+            if error.place and error.place in (str(state.source), str(state.target), hidden):
+                return state
+        return None

@@ -1,0 +1,282 @@
+"""Flushes: what lies in the buffer behind the watermark, into every table that streams, all of it or nothing.
+
+A table that was copied, or has failed, is brought up by itself, behind the others: where it meets the watermark it
+joins them, in a transaction of its own that also makes it visible.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+from penstock.backends.base import Dialect, TableLoad
+from penstock.backends.changes import ChangeSource, Position, Segment, TableFailed, TableFlush, TableState
+from penstock.errors import BeyondArrow, PenstockError
+from penstock.load.flush import join_steps
+from penstock.observe import logs
+from penstock.observe.failpoints import failpoint
+from penstock.project.replications import Replication
+from penstock.replicate.apply import Changes, TablePlan, plan_tables, table_flushes
+from penstock.replicate.buffer import Buffer
+from penstock.replicate.evolve import Evolver, TableRewritten
+from penstock.replicate.folding import SparkFolder, prepare_here
+from penstock.replicate.ledger import Ledger
+from penstock.replicate.tables import Kept
+from penstock.schema import TableName
+
+log = logs.Log("replicate")
+
+# After the first failure of a table, and at most.
+RETRY_SECONDS = (1.0, 600.0)
+
+
+def backoff(attempts: int, least: float, most: float) -> float:
+    """Twice as long each time, and never the same for two that failed together."""
+    return float(min(least * 2.0 ** min(attempts, 30), most) * (0.75 + random.random() / 2))  # noqa: S311  no secret
+
+
+class Flusher:
+    """Brings the buffer into the target. Used by the agent's own thread alone."""
+
+    def __init__(
+        self,
+        replication: Replication,
+        source: ChangeSource,
+        ledger: Ledger,
+        buffer: Buffer,
+        kept: dict[TableName, Kept],
+        dialect: Dialect,
+        evolver: Evolver,
+        folder: SparkFolder,
+    ) -> None:
+        self._replication = replication
+        self._source = source
+        self._ledger = ledger
+        self._buffer = buffer
+        self._kept = kept
+        self._dialect = dialect
+        self._evolver = evolver
+        self._folder = folder
+        self.applied: dict[TableName, int] = {}  # changes since this start
+
+    def step(self) -> bool:
+        """One flush, and one step of every table that is behind; whether anything was brought."""
+        self._renew()
+        moved = self._stream()
+        for state in self._ledger.tables():
+            if state.phase == "catching up":
+                moved |= self._guarded(state)
+            elif state.phase == "failed" and due(state):
+                moved |= self._try_again(state)
+        return moved
+
+    def _renew(self) -> None:
+        """Of a log: who writes it has copied a table again, because changes alone did not do. So must we."""
+        copies = self._source.copies()
+        if not copies:
+            return
+        settled = [state for state in self._ledger.tables() if state.phase in ("streaming", "failed") and state.exact]
+        renewed = [state for state in settled if copies.get(state.source, 0) > state.exact]
+        if renewed:
+            self._ledger.save(*map(fresh_copy, renewed))
+
+    # ------------------------------------------------------------ the tables that stream
+
+    def _stream(self) -> bool:
+        streaming = {state.source: self._kept[state.source] for state in self._tables("streaming")}
+        if not streaming and not self._awaited():
+            return False
+        position = self._ledger.position
+        segments = self._segments(position)
+        if not segments:
+            return False
+        changes = Changes.of(segments, position)
+        try:
+            plans = plan_tables(changes, streaming, self._evolver)
+            with self._flushes(changes, plans, segments, position) as flushes:
+                self._ledger.commit(flushes, after=changes.until, states=self._evolved(plans, streaming))
+        except TableFailed as failed:
+            # The others go on without it, from the same position: nothing of this flush was committed.
+            self._isolate(failed)
+            return True
+        except TableRewritten as rewritten:
+            self._copy_again(rewritten)
+            return True
+        self._note(plans)
+        return True
+
+    @contextmanager
+    def _flushes(
+        self, changes: Changes, plans: Sequence[TablePlan], segments: Sequence[Segment], after: Position
+    ) -> Iterator[Iterator[TableFlush]]:
+        """Folded here, where they are few; else by a Spark job, before the target's transaction begins."""
+        chain = self._buffer.chain
+        here = prepare_here(changes.batch.transactions, chain.piece, self._source)
+        large = [plan for plan in plans if self._folder.can(plan)]
+        if sum(plan.rows for plan in large) <= self._replication.apply_in_driver_rows:
+            yield table_flushes(plans, here, self._dialect)
+            return
+        numbers = [segment.number for segment in segments]
+        by_tasks, remove = self._folder.prepare(large, chain.folder, numbers, after, changes.until)
+        names = {plan.source for plan in large}
+        try:
+            yield table_flushes(
+                plans,
+                lambda plan, number: (by_tasks if plan.source in names else here)(plan, number),
+                self._dialect,
+            )
+        finally:
+            remove()
+
+    def _evolved(self, plans: Sequence[TablePlan], before: Mapping[TableName, Kept]) -> list[TableState]:
+        """The states of the tables that have another form after the flush."""
+        states = []
+        for one in plans:
+            name, version = one.source, one.evolved.kept.source.version
+            state = self._ledger.table(name)
+            if state is not None and version != before[name].source.version:
+                states.append(replace(state, version=version))
+        return states
+
+    def _note(self, plans: Sequence[TablePlan]) -> None:
+        for one in plans:
+            kept = one.evolved.kept
+            table = self._kept[one.source].replica.table
+            self._kept[one.source] = replace(kept, replica=replace(kept.replica, table=table))
+            self.applied[one.source] = self.applied.get(one.source, 0) + one.rows
+
+    def _awaited(self) -> bool:
+        """Whether a copied table waits for the watermark to come to the moment that its rows are of."""
+        return any(state.exact > self._ledger.position.end for state in self._tables("catching up"))
+
+    def _tables(self, phase: str) -> list[TableState]:
+        return [state for state in self._ledger.tables() if state.phase == phase and state.source in self._kept]
+
+    def _segments(self, after: Position) -> list[Segment]:
+        return self._buffer.behind(after, self._replication.flush_rows)
+
+    # ------------------------------------------------------------ a table behind them
+
+    def _guarded(self, state: TableState) -> bool:
+        try:
+            return self._catch_up(state)
+        except TableFailed as failed:
+            self._isolate(failed)
+            return True
+        except TableRewritten as rewritten:
+            self._copy_again(rewritten)
+            return True
+
+    def _catch_up(self, state: TableState) -> bool:
+        assert state.position is not None  # noqa: S101  of a table that was copied
+        position = self._ledger.position
+        if position.end < state.exact:
+            return False  # its rows are of a later moment than the others': they come first
+        kept = self._kept[state.source]
+        if state.position.commit >= position.commit:
+            self._join(state, kept)
+            return True
+        segments = self._segments(state.position)
+        if not segments:
+            return False
+        changes = Changes.of(segments, state.position).until_commit(position)
+        into = {state.source: kept.into(state.hidden) if state.hidden else kept}
+        plans = plan_tables(changes, into, self._evolver)
+        [following] = self._evolved(plans, into) or [state]
+        following = replace(following, position=changes.until)
+        with self._flushes(changes, plans, segments, state.position) as flushes:
+            self._ledger.commit(flushes, states=(following,))
+        self._note(plans)
+        if changes.until.commit >= position.commit:
+            # Now, not in the next step: by then the others have gone on, and under load it would never meet them.
+            self._join(following, self._kept[state.source])
+        return True
+
+    def _join(self, state: TableState, kept: Kept) -> None:
+        """It is as far as the others: visible from here on, by the transaction that says so."""
+        joined = replace(state, phase="streaming", position=None, hidden="", copy="", reason="", remedy="", attempts=0)
+        flushes: list[TableFlush] = []
+        if state.hidden:
+            hidden = TableName(kept.replica.table.schema, state.hidden)
+            conformed = self._evolver.conform(kept)
+            steps = join_steps(kept.replica, self._dialect, hidden, conformed)
+            load = TableLoad(kept.replica.table, kept.replica.columns, tuple(steps))
+            flushes = [TableFlush(state.source, load, hidden=hidden)]
+        self._ledger.commit(flushes, states=(joined,))
+        failpoint("replicate.joined")
+
+    # ------------------------------------------------------------ trouble
+
+    def _isolate(self, failed: TableFailed) -> None:
+        """One table's trouble is its own."""
+        error = failed.error
+        state = self._ledger.table(failed.table)
+        assert state is not None  # noqa: S101  it was in the flush
+        if isinstance(error, BeyondArrow) and not set(error.columns) <= set(state.texts):
+            # The values are legal, only their Arrow form cannot carry them: from now on they travel as text.
+            self._as_texts(replace(state, texts=tuple(sorted({*state.texts, *error.columns}))))
+            return
+        self.fail(state, error)
+        if all(one.phase == "failed" for one in self._ledger.tables()):
+            raise error  # then it is the target
+
+    def _as_texts(self, state: TableState) -> None:
+        before = self._kept[state.source]
+        kept = self._evolver.with_texts(before, frozenset(state.texts))
+        held = [staged.native.sql for staged in kept.replica.columns]
+        if held == [staged.native.sql for staged in before.replica.columns]:
+            self._kept[state.source] = kept
+            self._ledger.save(state)
+            return
+        # The target's own type holds no such value: the column becomes text, and every row comes anew.
+        log.warning("a table is copied again", table=str(state.source), why="a column becomes text")
+        self._ledger.save(fresh_copy(state))
+
+    def fail(self, state: TableState, error: PenstockError) -> None:
+        """Out of the consistent set, with the reason; or everything stops, where that is asked for."""
+        if self._replication.on_table_error == "halt":
+            raise error
+        name = self._replication.name
+        log.warning("a table has failed", replication=name, table=str(state.source), what=error.what, why=error.why)
+        self._ledger.save(self._failed(state, error))
+
+    def _failed(self, state: TableState, error: PenstockError) -> TableState:
+        wait = backoff(state.attempts, *RETRY_SECONDS)
+        streamed = state.phase == "streaming"
+        return replace(
+            state,
+            phase="failed",
+            # One that has streamed goes on by itself, behind the others; any other where it was.
+            failed_in="catching up" if streamed else state.phase,
+            position=self._ledger.position if streamed else state.position,
+            reason=f"{error.what}: {error.why}" if error.why else error.what,
+            remedy=error.remedy,
+            attempts=state.attempts + 1,
+            retry_at=(datetime.now(UTC) + timedelta(seconds=wait)).isoformat(),
+        )
+
+    def _try_again(self, state: TableState) -> bool:
+        """From where it failed: in its hidden table, or, as others may see, in its own."""
+        self._ledger.save(replace(state, phase=state.failed_in))  # type: ignore[arg-type]  # one of the phases
+        return True
+
+    def _copy_again(self, rewritten: TableRewritten) -> None:
+        """From the beginning, while the others go on."""
+        state = self._ledger.table(rewritten.table)
+        assert state is not None  # noqa: S101  it was in the flush
+        log.warning("a table is copied again", table=str(rewritten.table), why=rewritten.why)
+        self._ledger.save(fresh_copy(state))
+
+
+def fresh_copy(state: TableState) -> TableState:
+    """A table that is to be copied from the beginning; what others see of it stays until it joins."""
+    return replace(
+        state, phase="waiting", position=None, copy="", ranges=(), hidden="", exact=0, reason="", remedy="", retry_at=""
+    )
+
+
+def due(state: TableState) -> bool:
+    return bool(state.retry_at) and datetime.fromisoformat(state.retry_at) <= datetime.now(UTC)

@@ -1,0 +1,70 @@
+"""What the target knows of a replication: its watermark and the state of every table.
+
+All that is written to the target goes through `commit`, one transaction at a time, behind the fence. What it brings
+is known here only once it is there: an agent that dies is followed by one that reads the same.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Sequence
+
+from penstock.backends.changes import Applier, Flush, Logged, Position, TableFlush, TableState
+from penstock.schema import TableName
+
+
+class Ledger:
+    """For several threads: of copies, and of flushes."""
+
+    def __init__(self, applier: Applier) -> None:
+        self._applier = applier
+        self._turn = threading.Lock()
+        applied = applier.claim()
+        self._position = applied.position
+        self._tables = {state.source: state for state in applied.tables}
+
+    @property
+    def begun(self) -> bool:
+        return self._position is not None
+
+    @property
+    def position(self) -> Position:
+        """How far the tables that stream are."""
+        assert self._position is not None  # noqa: S101  since the first start
+        return self._position
+
+    def tables(self) -> list[TableState]:
+        """In the order of their names."""
+        with self._turn:
+            return [self._tables[name] for name in sorted(self._tables, key=str)]
+
+    def table(self, name: TableName) -> TableState | None:
+        return self._tables.get(name)
+
+    @property
+    def oldest(self) -> Position:
+        """How far the table is that has got least: what lies before it, nobody needs."""
+        places = [state.position for state in self.tables() if state.position is not None]
+        return min([self.position, *places], key=lambda position: (position.commit, position.end))
+
+    def commit(
+        self,
+        tables: Iterable[TableFlush] = (),
+        *,
+        after: Position | None = None,
+        states: Sequence[TableState] = (),
+        forgotten: Sequence[TableName] = (),
+        logged: Logged | None = None,
+    ) -> None:
+        """One transaction; without `after`, the watermark stays where it is."""
+        with self._turn:
+            until = after if after is not None else self._position
+            self._applier.flush(Flush(self._position, until, tables, tuple(states), tuple(forgotten), logged))
+            self._position = until
+            changed = {state.source: state for state in states}
+            self._tables = {
+                name: state for name, state in (self._tables | changed).items() if name not in set(forgotten)
+            }
+
+    def save(self, *states: TableState) -> None:
+        self.commit(states=states)

@@ -1,0 +1,162 @@
+"""The agent or its capture is killed at every failpoint, under work: nothing lost, nothing twice, nothing torn."""
+
+from __future__ import annotations
+
+import threading
+import uuid
+from collections.abc import Callable
+
+import psycopg
+import pytest
+
+from penstock.backends.changelog.chain import Chain
+from tests.conformance.conftest import harness
+from tests.replication.conftest import TARGETS, make, servers
+from tests.replication.stand import Stand
+
+__all__ = ["harness", "make", "servers"]
+
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
+
+# Of the way into every target; what each means is told where it stands (penstock/observe/failpoints.py).
+FAILPOINTS = (
+    *("replicate.slot", "replicate.begun", "copy.begun", "load.staging"),
+    *("read.open", "read.batch", "sink.open", "sink.staged", "sink.receipt"),
+    *("copy.staged", "commit.begin", "commit.loaded", "commit.done", "copy.loaded", "replicate.joined"),
+    *("segment.written", "segment.linked", "segment.durable", "capture.durable"),
+    *("flush.fenced", "flush.loaded", "flush.committed"),
+)
+TABLES = (
+    "create table accounts (id int primary key, balance int not null, note text)",
+    "insert into accounts select i, 100, repeat(md5(i::text), 10) from generate_series(1, 2000) i",
+    "create table transfers (id serial primary key, src int, dst int, amount int)",
+    "create table bag (v text, n int)",
+    "alter table bag replica identity full",
+    "insert into bag select 'x', i % 5 from generate_series(1, 500) i",
+    "create table toasted (id int primary key, n int, big text)",
+    "alter table toasted alter big set storage external",
+    "insert into toasted select i, 0, repeat(md5(i::text), 200) from generate_series(1, 60) i",
+)
+PAUSE_SECONDS = 0.05  # between two rounds: it is the kill that is tried, not the speed
+ROUND = """
+do $$ declare a int; b int; begin
+  for i in 1..20 loop
+    a := 1 + (random() * 1999)::int; b := 1 + (random() * 1999)::int;
+    update accounts set balance = balance - i where id = a;
+    update accounts set balance = balance + i where id = b;
+    insert into transfers (src, dst, amount) values (a, b, i);
+    update toasted set n = n + 1 where id = 1 + i % 60;
+    insert into bag values ('y', i % 5);
+    delete from bag where ctid = (select ctid from bag limit 1);
+    if i % 7 = 0 then rollback; else commit; end if;
+  end loop; end $$
+"""
+
+
+class Workload(threading.Thread):
+    """Transfers whose sum never changes, and other work, until it is told to stop."""
+
+    def __init__(self, dsn: str) -> None:
+        super().__init__(daemon=True)
+        self._dsn = dsn
+        self._stopping = threading.Event()
+        self.rounds = 0
+
+    def run(self) -> None:
+        with psycopg.connect(self._dsn, autocommit=True) as connection:
+            while not self._stopping.is_set():
+                connection.execute(ROUND.encode())
+                self.rounds += 1
+                self._stopping.wait(PAUSE_SECONDS)
+
+    def stop(self) -> None:
+        self._stopping.set()
+        self.join(30)
+
+
+# A log has no hidden tables, no transaction to commit, and nothing that joins.
+OF_DATABASES = ("commit.begin", "commit.loaded", "commit.done", "replicate.joined")
+LOGGED = tuple(name for name in FAILPOINTS if name not in OF_DATABASES)
+# Whoever reads a log has neither a slot nor a capture.
+OF_CAPTURE = ("replicate.slot", "segment.written", "segment.linked", "segment.durable", "capture.durable")
+READING = tuple(name for name in FAILPOINTS if name not in OF_CAPTURE)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("failpoint", FAILPOINTS)
+def test_killed_and_started_again_nothing_is_lost_or_twice(
+    failpoint: str, target: str, make: Callable[..., Stand]
+) -> None:
+    # Tasks fold the flushes of every other failpoint.
+    rows = 0 if FAILPOINTS.index(failpoint) % 2 else 10_000
+    stand = make(target, apart=True, range_bytes=1 << 16, apply_in_driver_rows=rows)
+    stand.source.execute(*TABLES)
+    reached = stand.root / f"reached-{uuid.uuid4().hex}"
+    work = Workload(stand.source.dsn)
+    stand.start(f"{failpoint}=once:{reached}:kill")
+    work.start()
+    try:
+        stand.sync()
+    finally:
+        work.stop()
+    stand.sync()
+    assert reached.exists()
+    assert work.rounds > 0
+    stand.assert_agrees("accounts", "transfers", "bag", "toasted")
+    stand.stop()
+    assert stand.target.leftovers() == []
+
+
+@pytest.mark.parametrize("failpoint", LOGGED)
+def test_a_log_whose_agent_is_killed_has_every_change_once(failpoint: str, make: Callable[..., Stand]) -> None:
+    log = make("files", apart=True, range_bytes=1 << 16)
+    log.source.execute(*TABLES)
+    _killed_under_work(log, log, failpoint)
+    assert log.target.leftovers() == []
+    _assert_filled(log, make)
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("failpoint", READING)
+def test_a_target_that_reads_a_log_has_every_change_once(
+    failpoint: str, target: str, make: Callable[..., Stand]
+) -> None:
+    log = make("files", apart=True, range_bytes=1 << 16)
+    log.source.execute(*TABLES)
+    log.start()
+    log.sync()
+    copy = make(target, of=log, apart=True)
+    _killed_under_work(copy, log, failpoint)
+    log.sync()
+    copy.sync()
+    copy.assert_agrees("accounts", "transfers", "bag", "toasted")
+    copy.stop()
+    assert copy.target.leftovers() == []
+
+
+def _killed_under_work(killed: Stand, log: Stand, failpoint: str) -> None:
+    """The agent of one of them dies where it is told to, while the source works."""
+    reached = killed.root / f"reached-{uuid.uuid4().hex}"
+    work = Workload(log.source.dsn)
+    killed.start(f"{failpoint}=once:{reached}:kill")
+    work.start()
+    try:
+        killed.sync()
+    finally:
+        work.stop()
+    killed.sync()
+    assert reached.exists()
+    assert work.rounds > 0
+    if killed is log:
+        killed.stop()
+
+
+def _assert_filled(log: Stand, make: Callable[..., Stand]) -> None:
+    """Every transaction is in the log once, and what it fills is what the source has."""
+    chain = Chain(log.log)
+    commits = [commit for number in chain.numbers() for commit in chain.read(number).transactions["commit"].to_pylist()]
+    assert commits == sorted(set(commits))
+    copy = make("duckdb", of=log)
+    copy.start()
+    copy.sync(mark=commits[-1])
+    copy.assert_agrees("accounts", "transfers", "bag", "toasted")

@@ -1,0 +1,392 @@
+"""The durable log: what is in the chain is whole, in order, and one writer's."""
+
+from __future__ import annotations
+
+import os
+import stat
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from penstock.backends import changes
+from penstock.backends.changelog import segment as form
+from penstock.backends.changelog.chain import PIECE, Chain, Fenced
+from penstock.backends.changes import Segment, StoredChanges
+from penstock.errors import StateError
+from penstock.replicate.buffer import Buffer
+from tests.unit.changelog_rows import position, rows, segment, version
+
+
+@pytest.fixture
+def chain(tmp_path: Path) -> Chain:
+    return Chain(tmp_path / "new" / "log")
+
+
+def fill(chain: Chain, *segments: Segment) -> None:
+    for number, one in enumerate(segments, 1):
+        chain.append(one, number)
+
+
+def same(one: Segment, other: Segment) -> bool:
+    return (
+        (one.after, one.until, one.stored, one.notes) == (other.after, other.until, other.stored, other.notes)
+        and one.transactions.equals(other.transactions)
+        and [table.version for table in one.tables] == [table.version for table in other.tables]
+        and all(a.rows.equals(b.rows) for a, b in zip(one.tables, other.tables, strict=True))
+    )
+
+
+# ---------------------------------------------------------------- reading and writing
+
+
+def test_a_segment_comes_back_as_it_was(chain: Chain) -> None:
+    stored = StoredChanges(version(table="big"), f"{'0' * 32}{PIECE}", 7, 4711, 1, (8, 9))
+    written = segment(0, 10, 20, count=3, stored=[stored])
+    size = chain.append(written, 1)
+    assert same(chain.read(1), written)
+    assert chain.path(1).stat().st_size == size == chain.bytes()
+    assert os.listdir(chain.folder) == [chain.path(1).name]
+
+
+def test_a_segment_without_transactions_says_how_far_the_log_has_gone(chain: Chain) -> None:
+    chain.append(segment(10), 1)
+    assert same(chain.read(1), segment(10))
+    assert chain.end() == (1, position(10, 19))
+
+
+def test_a_log_that_is_not_there_is_empty(chain: Chain) -> None:
+    assert (chain.numbers(), chain.end(), chain.bytes(), list(chain.after(0))) == ([], None, 0, [])
+    chain.sweep()
+
+
+def test_segments_follow_each_other(chain: Chain) -> None:
+    fill(chain, segment(0, 10), segment(10, 20), segment(20, 30))
+    assert chain.numbers() == [1, 2, 3]
+    assert chain.end() == (3, position(30))
+    assert [(number, one.until.commit) for number, one in chain.after(1)] == [(2, 20), (3, 30)]
+
+
+def test_positions_keep_all_their_bits(chain: Chain) -> None:
+    last = 2**64 - 6
+    chain.append(segment(2**63, last), 1)
+    assert chain.end() == (1, position(last))
+    assert chain.read(1).transactions["commit"].to_pylist() == [last]
+
+
+# ---------------------------------------------------------------- damage
+
+
+def test_a_file_that_was_cut_anywhere_is_no_segment(chain: Chain) -> None:
+    chain.append(segment(0, 10), 1)
+    whole = chain.path(1).read_bytes()
+    for size in range(0, len(whole), 7):
+        chain.path(1).write_bytes(whole[:size])
+        with pytest.raises(StateError, match="is damaged") as caught:
+            chain.read(1)
+        assert "resync" in caught.value.remedy
+
+
+def test_a_byte_that_has_changed_anywhere_is_found(chain: Chain) -> None:
+    chain.append(segment(0, 10), 1)
+    whole = chain.path(1).read_bytes()
+    for at in range(0, len(whole), 5):
+        torn = bytearray(whole)
+        torn[at] ^= 0x40
+        chain.path(1).write_bytes(bytes(torn))
+        with pytest.raises(StateError, match="is damaged"):
+            chain.read(1)
+
+
+def test_a_segment_under_another_number_is_refused(chain: Chain) -> None:
+    chain.append(segment(0, 10), 1)
+    chain.path(1).rename(chain.path(2))
+    with pytest.raises(StateError, match="number 1"):
+        chain.read(2)
+
+
+def test_a_segment_of_a_later_format_is_refused(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(form, "FORMAT", 2)
+    chain.append(segment(0, 10), 1)
+    monkeypatch.undo()
+    with pytest.raises(StateError, match="has format 2") as caught:
+        chain.read(1)
+    assert "newer" in caught.value.remedy
+
+
+def test_a_gap_is_told_and_not_stepped_over(chain: Chain) -> None:
+    fill(chain, segment(0, 10), segment(10, 20), segment(20, 30))
+    chain.path(2).unlink()
+    with pytest.raises(StateError, match="has a gap") as caught:
+        chain.numbers()
+    assert "2 is not" in caught.value.why
+    assert "resync" in caught.value.remedy
+    with pytest.raises(StateError, match="is gone"):
+        chain.read(2)
+
+
+# ---------------------------------------------------------------- two writers
+
+
+def test_a_second_writer_is_fenced(chain: Chain) -> None:
+    other = Chain(chain.folder)
+    chain.append(segment(0, 10), 1)
+    with pytest.raises(Fenced) as caught:
+        other.append(segment(0, 15), 1)
+    assert "stop one" in caught.value.remedy
+    assert same(chain.read(1), segment(0, 10))
+    assert os.listdir(chain.folder) == [chain.path(1).name]  # nothing half written is left of it
+
+
+def test_our_own_append_again_is_taken_for_done(chain: Chain) -> None:
+    """The answer to the first was lost: it is there, and nothing is there twice."""
+    chain.append(segment(0, 10), 1)
+    chain.append(segment(0, 10), 1)
+    assert chain.numbers() == [1]
+    assert same(chain.read(1), segment(0, 10))
+
+
+def test_many_writers_of_one_number_leave_one_winner(tmp_path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from penstock.backends.changelog.chain import Chain, Fenced;"
+        "from tests.unit.changelog_rows import segment; chain = Chain(Path(sys.argv[1])); sys.stdin.readline()\n"
+        "try: [chain.append(segment(n, n + 1), n + 1) for n in range(20)]\n"
+        "except Fenced: sys.exit(3)\n"
+    )
+    racers = [
+        subprocess.Popen([sys.executable, "-c", code, str(tmp_path / "log")], stdin=subprocess.PIPE) for _ in range(4)
+    ]
+    for racer in racers:
+        assert racer.stdin is not None
+        racer.stdin.write(b"\n")
+        racer.stdin.close()
+    assert sorted(racer.wait(60) for racer in racers) == [0, 3, 3, 3]
+    chain = Chain(tmp_path / "log")
+    assert chain.numbers() == list(range(1, 21))
+    assert len({chain.footer(number)["writer"] for number in chain.numbers()}) == 1
+
+
+# ---------------------------------------------------------------- what is left behind
+
+
+def test_a_sweep_removes_what_the_dead_left_and_nothing_else(chain: Chain) -> None:
+    named, crc = chain.put(_streamed(3))
+    chain.append(segment(0, 10, stored=[StoredChanges(version(), named, 3, crc, 0)]), 1)
+    forgotten, _ = chain.put(_streamed(1))
+    half = chain.folder / f".{2:020d}.{'a' * 32}"
+    half.write_bytes(b"half")
+    own = chain.folder / f".{2:020d}.{chain.writer}"
+    own.write_bytes(b"ours")
+    stranger = chain.folder / "README"
+    stranger.write_text("keep")
+    chain.sweep()
+    assert sorted(os.listdir(chain.folder)) == sorted([chain.path(1).name, named, own.name, stranger.name])
+    assert forgotten not in os.listdir(chain.folder)
+
+
+def _streamed(count: int) -> pa.Table:
+    made = rows([(0, n, str(n)) for n in range(count)])
+    return made.append_column("sub", pa.array([7 + n % 2 for n in range(count)], pa.int64()))
+
+
+def test_a_piece_comes_back_without_what_was_rolled_back(chain: Chain) -> None:
+    file, crc = chain.put(_streamed(5))
+    stored = StoredChanges(version(), file, 5, crc, 3, aborted=(8,))
+    found = chain.piece(stored)
+    assert found.rows["n0"].to_pylist() == ["0", "2", "4"]
+    assert found.rows["tx"].to_pylist() == [3, 3, 3]
+    assert found.rows.schema.field("tx") == changes.TX
+    assert "sub" not in found.rows.column_names
+    assert chain.piece(replace(stored, aborted=())).rows.num_rows == 5
+    with pytest.raises(StateError, match="is damaged"):
+        chain.piece(replace(stored, crc=crc + 1))
+    with pytest.raises(StateError, match="is damaged"):
+        chain.piece(replace(stored, rows=4))
+    chain.drop(file)
+    chain.drop(file)
+    with pytest.raises(StateError, match="is gone"):
+        chain.piece(stored)
+
+
+def test_removing_frees_segments_with_their_pieces(chain: Chain) -> None:
+    file, crc = chain.put(_streamed(3))
+    stored = StoredChanges(version(), file, 3, crc, 0)
+    fill(chain, segment(0, 10, stored=[stored]), segment(10, 20), segment(20, 30))
+    before = chain.bytes()
+    freed = chain.remove_until(2)
+    assert chain.numbers() == [3]
+    assert not (chain.folder / file).exists()
+    assert chain.bytes() == before - freed
+
+
+# ---------------------------------------------------------------- a power cut
+
+
+class Disk:
+    """Writes down what the kernel is asked for, in order: opened folders and files by name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, str]] = []
+        for name in ("fsync", "link", "mkdir"):
+            monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
+
+    def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(what: Any, *args: Any, **options: Any) -> Any:
+            self.calls.append((name, self._named(name, what, args)))
+            return real(what, *args, **options)
+
+        return call
+
+    @staticmethod
+    def _named(name: str, what: Any, args: tuple[Any, ...]) -> str:
+        if name == "fsync":
+            path = Path(os.readlink(f"/proc/self/fd/{what}"))
+            return f"{path.name}/" if stat.S_ISDIR(os.fstat(what).st_mode) else f"{path.name}:{os.fstat(what).st_size}"
+        return Path(args[0] if name == "link" else what).name
+
+
+def test_a_segment_is_on_the_disk_before_its_name_and_the_name_before_it_is_told(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain.append(segment(0, 10), 1)
+    disk = Disk(monkeypatch)
+    size = chain.append(segment(10, 20), 2)
+    monkeypatch.undo()
+    temporary = f".{2:020d}.{chain.writer}"
+    assert disk.calls == [
+        ("fsync", f"{temporary}:{size}"),  # all of its bytes
+        ("link", chain.path(2).name),
+        ("fsync", "log/"),
+    ]
+
+
+def test_the_folder_of_a_new_log_is_on_the_disk_too(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its own entry lies in the folder above: a power cut would otherwise take all of it."""
+    disk = Disk(monkeypatch)
+    chain.append(segment(0, 10), 1)
+    monkeypatch.undo()
+    folders = [folder for call, folder in disk.calls if call == "mkdir" or folder.endswith("/")]
+    above = f"{chain.folder.parents[1].name}/"
+    assert folders[-5:] == ["new", above, "log", "new/", "log/"]
+
+
+def test_a_piece_is_on_the_disk_before_it_is_named(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    chain.append(segment(0, 10), 1)
+    disk = Disk(monkeypatch)
+    name, _ = chain.put(_streamed(3))
+    size = (chain.folder / name).stat().st_size
+    monkeypatch.undo()
+    assert disk.calls == [("fsync", f"{name}:{size}")]
+
+
+@pytest.mark.parametrize("call", ["fsync", "link"])
+def test_a_disk_that_refuses_leaves_no_segment_and_can_be_asked_again(
+    call: str, chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain.append(segment(0, 10), 1)
+
+    def full(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, call, full)
+    with pytest.raises(OSError, match="No space"):
+        chain.append(segment(10, 20), 2)
+    monkeypatch.undo()
+    assert chain.numbers() == [1]
+    chain.append(segment(10, 20), 2)
+    assert same(chain.read(2), segment(10, 20))
+    assert sorted(os.listdir(chain.folder)) == [chain.path(1).name, chain.path(2).name]
+
+
+# ---------------------------------------------------------------- the buffer
+
+
+def test_a_buffer_gives_what_lies_behind_a_position(chain: Chain) -> None:
+    last = replace(segment(30, 50, count=4), after=position(30, 39))
+    fill(chain, segment(0, 10, 20), segment(20, 30), segment(30), last)
+    buffer = Buffer(chain)
+    assert buffer.end == position(50)
+
+    def behind(commit: int, end: int | None = None, rows: int = 100) -> list[int]:
+        return [one.until.commit for one in buffer.behind(position(commit, end), rows)]
+
+    assert behind(0) == [20, 30, 30, 50]
+    assert behind(10) == [20, 30, 30, 50]  # of the first, a transaction is still to come
+    assert behind(20) == [30, 30, 50]
+    assert behind(30) == [30, 50]  # the mark ends behind it
+    assert behind(30, 39) == [50]
+    assert behind(50) == []
+
+
+def test_a_buffer_gives_at_least_one_and_else_no_more_than_so_many_rows(chain: Chain) -> None:
+    fill(chain, segment(0, 10, count=5), segment(10, 20, count=5), segment(20, 30, count=5))
+    buffer = Buffer(chain)
+    for rows_wanted, count in ((1, 1), (5, 1), (9, 1), (10, 2), (100, 3)):
+        assert len(buffer.behind(position(0), rows_wanted)) == count
+
+
+def test_a_buffer_counts_the_rows_that_lie_in_pieces(chain: Chain) -> None:
+    stored = StoredChanges(version(), f"{'0' * 32}{PIECE}", 50, 1, 0)
+    fill(chain, segment(0, 10), segment(10, 20, stored=[stored]))
+    assert len(Buffer(chain).behind(position(0), 20)) == 1
+
+
+def test_a_buffer_sees_what_comes_after_it_was_opened(chain: Chain) -> None:
+    buffer = Buffer(chain)
+    assert (buffer.end, buffer.behind(position(0), 10)) == (None, [])
+    chain.append(segment(0, 10), 1)
+    assert [one.until.commit for one in buffer.behind(position(0), 10)] == [10]
+    chain.append(segment(10, 20), 2)
+    assert [one.until.commit for one in buffer.behind(position(10), 10)] == [20]
+    assert buffer.end == position(20)
+
+
+def test_a_buffer_is_trimmed_by_need_and_by_age(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    fill(chain, segment(0, 10), segment(10, 20), segment(20, 30))
+    buffer = Buffer(chain)
+    buffer.trim(position(20), retain=3600, most_bytes=1 << 30)
+    assert chain.numbers() == [1, 2, 3]  # none is old enough
+    later = time.time() + 7200
+    monkeypatch.setattr("penstock.replicate.buffer.time.time", lambda: later)
+    buffer.trim(position(15, 15), retain=3600, most_bytes=1 << 30)
+    assert chain.numbers() == [2, 3]  # somebody needs the rest
+    buffer.trim(position(30), retain=3600, most_bytes=1 << 30)
+    assert chain.numbers() == [3]  # where we are stays
+    assert buffer.end == position(30)
+    assert [one.until.commit for one in buffer.behind(position(20), 10)] == [30]
+    assert Buffer(chain).end == position(30)
+
+
+def test_what_is_only_kept_makes_room_before_it_is_old(chain: Chain) -> None:
+    fill(chain, segment(0, 10), segment(10, 20), segment(20, 30), segment(30, 40))
+    buffer = Buffer(chain)
+    sizes = [chain.path(number).stat().st_size for number in chain.numbers()]
+    buffer.trim(position(30), retain=3600, most_bytes=sum(sizes))
+    assert chain.numbers() == [1, 2, 3, 4]
+    buffer.trim(position(30), retain=3600, most_bytes=sum(sizes) - 1)
+    assert chain.numbers() == [2, 3, 4]  # no more than it must
+    buffer.trim(position(20), retain=3600, most_bytes=0)
+    assert chain.numbers() == [3, 4]  # what nobody has applied stays, whatever it takes
+
+
+def test_a_buffer_that_begins_behind_a_position_has_a_gap(chain: Chain) -> None:
+    """A target that was restored from a backup: older than what is kept, it must not go on as if nothing were."""
+    fill(chain, segment(0, 10), segment(10, 20), segment(20, 30))
+    chain.remove_until(1)
+    buffer = Buffer(chain)
+    with pytest.raises(StateError, match="has a gap") as caught:
+        buffer.behind(position(5), 10)
+    assert "resync" in caught.value.remedy
+    assert [one.until.commit for one in buffer.behind(position(10), 10)] == [20, 30]
+
+
+def test_a_buffer_whose_segments_do_not_meet_has_a_gap(chain: Chain) -> None:
+    fill(chain, segment(0, 10), segment(15, 20))
+    with pytest.raises(StateError, match="has a gap"):
+        Buffer(chain)
