@@ -21,12 +21,15 @@ def demo(
     orders: Annotated[
         int, typer.Option("--orders", metavar="N", min=1000, max=5_000_000, help="Orders in the shop; four lines each.")
     ] = 50_000,
+    live: Annotated[
+        float, typer.Option("--live", metavar="SECONDS", min=0, max=3600, help="Follow a bank for so long; 0: not.")
+    ] = 30.0,
     serve: Annotated[
         bool, typer.Option("--serve", help="Keep the shop's server running until Ctrl-C, to try more.")
     ] = False,
     output: OutputOption = Output.TEXT,
 ) -> None:
-    """Start a Postgres of its own, fill a shop, load it into DuckDB, change it, load it again."""
+    """Start a Postgres of its own, load a shop into DuckDB twice, then follow a bank at work, killed on the way."""
     from penstock.cli import progress
     from penstock.cli.views import demo as view
     from penstock.demo import runner
@@ -38,7 +41,7 @@ def demo(
         except KeyboardInterrupt:
             view.stage("stopping the shop")
 
-    watcher = runner.Watcher(view.stage, progress.reporter, hold if serve else None)
-    result = runner.demo(folder, orders, watcher)
+    watcher = runner.Watcher(view.stage, progress.reporter, view.moment, hold if serve else None)
+    result = runner.demo(folder, orders, live, watcher)
     if not serve:
         view.show(result, output)

@@ -21,6 +21,7 @@ from penstock import state
 from penstock.backends import registry
 from penstock.backends.base import ReadRequest, RunContext
 from penstock.demo import shop as shops
+from penstock.demo.live import Live, Moment, live
 from penstock.errors import ConfigError
 from penstock.observe import redact
 from penstock.run import pipeline as runner
@@ -69,6 +70,7 @@ class Result:
     folder: Path
     rounds: tuple[Round, ...]
     history: tuple[Version, ...]
+    live: Live | None
     seconds: float
 
 
@@ -78,11 +80,12 @@ class Watcher:
 
     stage: Callable[[str], None]
     progress: Callable[[str], AbstractContextManager[Callable[[ProgressEvent], None]]]
+    moment: Callable[[Moment], None]
     hold: Callable[[Result], None] | None = None
 
 
-def demo(folder: Path, orders: int, watcher: Watcher) -> Result:
-    """Run the demo in `folder`; everything but the server stays there."""
+def demo(folder: Path, orders: int, seconds: float, watcher: Watcher) -> Result:
+    """Run the demo in `folder`; everything but the server stays there. `seconds`: how long the bank is followed."""
     began = time.monotonic()
     folder = prepare(folder)
     watcher.stage("starting an embedded Postgres")
@@ -91,7 +94,8 @@ def demo(folder: Path, orders: int, watcher: Watcher) -> Result:
         shop.seed(orders)
         project = projects.load(folder)
         rounds = _rounds(project, shop, watcher)
-        result = Result(folder, rounds, history(project), round(time.monotonic() - began, 1))
+        followed = _followed(project, shop, seconds, watcher) if seconds else None
+        result = Result(folder, rounds, history(project), followed, round(time.monotonic() - began, 1))
         if watcher.hold is not None:
             _hold(folder, shop, watcher.hold, result)
     return result
@@ -109,7 +113,7 @@ def prepare(folder: Path) -> Path:
     folder.mkdir(parents=True, exist_ok=True)
     (folder / MARKER).touch()
     shutil.rmtree(folder / ".penstock", ignore_errors=True)
-    for leftover in folder.glob("warehouse.duckdb*"):
+    for leftover in (*folder.glob("warehouse.duckdb*"), *folder.glob("live.*")):
         if leftover.is_dir():
             shutil.rmtree(leftover)  # the staging of a demo that was killed
         else:
@@ -142,6 +146,11 @@ def _rounds(project: Project, shop: shops.Shop, watcher: Watcher) -> tuple[Round
         watcher.stage("round 2: only what changed is touched")
         second = Round("round 2: after a day's work", _round(project, store, watcher))
     return first, second
+
+
+def _followed(project: Project, shop: shops.Shop, seconds: float, watcher: Watcher) -> Live:
+    with state.open_store(project.state_location) as store:
+        return live(project, store, shop, seconds, watcher.stage, watcher.moment)
 
 
 def _round(project: Project, store: Store, watcher: Watcher) -> tuple[RunRecord, ...]:

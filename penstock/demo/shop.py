@@ -33,6 +33,27 @@ class Shop:
         """A day's work: new, changed and vanished rows."""
         self._script("changes.sql")
 
+    def open_bank(self, accounts: int) -> None:
+        self._script("bank.sql", accounts=accounts)
+
+    @contextmanager
+    def trading(self, accounts: int) -> Iterator[None]:
+        """People transfer money all the while, until the block ends."""
+        command = [str(self._server.binary("psql")), "--no-psqlrc", "--quiet", "--command"]
+        process = subprocess.Popen(
+            [*command, f"call office.trade({accounts})"], env=self._environment(), start_new_session=True
+        )
+        try:
+            yield
+            closing = "insert into office.closed values (now())"
+            subprocess.run([*command, closing], check=True, env=self._environment())
+            if process.wait() != 0:
+                raise PenstockError("the demo's bank has failed", why=f"psql ended with {process.returncode}")
+        finally:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+
     def _script(self, name: str, **variables: int) -> None:
         command = [str(self._server.binary("psql")), "--no-psqlrc", "--quiet"]
         for variable, value in variables.items():

@@ -28,7 +28,7 @@ def test_demo_moves_changes_and_history(tmp_path: Path) -> None:
     environment = os.environ | {"TMPDIR": str(temporary), "COLUMNS": "160"}
     began = time.monotonic()
     done = subprocess.run(
-        [*command, "demo", "--orders", "2000"],
+        [*command, "demo", "--orders", "2000", "--live", "4"],
         cwd=tmp_path, env=environment, capture_output=True, text=True, check=False,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
@@ -40,6 +40,15 @@ def test_demo_moves_changes_and_history(tmp_path: Path) -> None:
     assert [line.split()[:2] for line in second] == [["✓", name] for name in ORDER]
     versions = [(line.split()[0], line.endswith("✓")) for line in history if line.startswith("SKU-0003")]
     assert versions == [("SKU-0003", False), ("SKU-0003", True)]
+    assert "• kill -9: the agent dies in the middle of its work" in done.stderr
+    bank = [line.split() for line in lines_after(done.stdout, "the bank, followed for 4 s, with a kill -9 after 2 s")]
+    assert [(line[0], line[1] == line[2], line[3]) for line in bank[:2]] == [
+        ("accounts", True, "✓"),
+        ("transfers", True, "✓"),
+    ]
+    assert bank[0][1] == "100,000"
+    assert int(bank[1][1].replace(",", "")) > 0
+    assert "the sum of all balances is 100000000.00, as it was at the start" in done.stdout
     assert "project and warehouse are in penstock-demo" in done.stdout
     assert "penstock --project penstock-demo runs list" in done.stdout
 

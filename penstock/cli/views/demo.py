@@ -13,6 +13,7 @@ from penstock.cli.views import outcomes
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from penstock.demo.live import Live, Moment
     from penstock.demo.runner import Result, Version
 
 PATHS = (
@@ -26,6 +27,12 @@ def stage(text: str) -> None:
     out.err().print(out.cell(f"• {text}", "bold"))
 
 
+def moment(now: Moment) -> None:
+    """A line for each second that a replication is followed."""
+    words = f"{now.applied:>9,} changes  {now.rate:>7,.0f}/s  lag {out.size(now.lag_bytes)}"
+    out.err().print(out.cell(words if now.applied else f"{now.copied:>9,} rows copied", "dim"))
+
+
 def show(result: Result, form: Output, *, serving: bool = False) -> None:
     if form is Output.JSON:
         out.print_json(
@@ -36,6 +43,7 @@ def show(result: Result, form: Output, *, serving: bool = False) -> None:
                     {"title": one.title, "runs": [of_record(record) for record in one.runs]} for one in result.rounds
                 ],
                 "history": result.history,
+                "live": result.live,
             }
         )
         return
@@ -48,6 +56,9 @@ def show(result: Result, form: Output, *, serving: bool = False) -> None:
     console.print(out.cell("  The first pipeline of round 1 also waits for Spark to start, once.", "dim"))
     console.print()
     console.print(_history(result.history))
+    if result.live is not None:
+        console.print()
+        console.print(_live(result.live))
     _next(console, result, serving=serving)
 
 
@@ -72,6 +83,20 @@ def _history(versions: tuple[Version, ...]) -> object:
             out.cell(one.valid_to),
             out.cell("✓" if current else "", "green"),
         )
+    return made
+
+
+def _live(live: Live) -> object:
+    made = out.table(
+        f"the bank, followed for {live.seconds:.0f} s, with a kill -9 after {live.killed_after:.0f} s",
+        "table", "rows in Postgres", "rows in DuckDB", "every row and value agrees",
+        right=["rows in Postgres", "rows in DuckDB"],
+    )  # fmt: skip
+    for one in live.tables:
+        agrees = out.cell("✓", "green") if one.agrees else out.cell("no", "red")
+        made.add_row(out.cell(one.table), out.cell(f"{one.rows:,}"), out.cell(f"{one.there:,}"), agrees)
+    made.caption = out.cell(f"the sum of all balances is {live.balance}, as it was at the start", "dim")
+    made.caption_justify = "left"
     return made
 
 
