@@ -14,6 +14,7 @@ from benchmarks import parts, report
 from benchmarks.ends import NAMES
 from benchmarks.files import files, join
 from benchmarks.memory import memory, out_of
+from benchmarks.replication import replication
 from benchmarks.results import Section
 from benchmarks.scenarios import FULL, PENSTOCK, QUICK, Scale, copy_into_duckdb, merge_between_postgres, starts
 from benchmarks.stand import Stand, say
@@ -26,6 +27,7 @@ SCENARIOS: dict[str, Callable[[Stand, Scale], list[Section]]] = {
     "files": files,
     "join": join,
     "starts": starts,
+    "replication": replication,
 }
 # Apart: they take longer than all the others, and need no quiet machine.
 MEMORY: dict[str, Callable[[Stand, Scale], list[Section]]] = {
