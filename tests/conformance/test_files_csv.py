@@ -6,14 +6,16 @@ from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.backends.files import csv, shares
 from penstock.backends.files.config import Dialect
 from penstock.errors import PenstockError, PlanRefused, SourceError, Unsupported
-from tests.conformance.files_harness import FilesHarness
+from tests.conformance.files_harness import RUN, FilesHarness
 from tests.conformance.files_lake import Lake
 from tests.conformance.harness import DuckDBHarness, Flow
+from tests.waiting import await_true
 
 
 def test_csv_values_are_text_unless_declared(lake: Lake) -> None:
@@ -227,3 +229,36 @@ def test_csv_dates_are_quoted_where_the_delimiter_is_in_them(tmp_path: Path) -> 
     flow.source.execute("create table items as select -5 as n, date '2024-01-31' as day")
     flow.run()
     assert lake.texts("items") == [["-5", "2024-01-31"]]
+
+
+def test_csv_rows_longer_than_a_block_come_once_and_in_order(tmp_path: Path) -> None:
+    """A row across more than two blocks is found ahead of the batches that were given."""
+    path = tmp_path / "long.csv"
+    texts = ["x" * 900, "y" * (3 * csv.BLOCK), 'quoted ""\n' * 500, "z" * (2 * csv.BLOCK)]
+    lines = [f'{number},"{texts[0] if number % 5000 else texts[number // 5000 % 4]}"\n' for number in range(12_000)]
+    path.write_text("id,text\n" + "".join(lines))
+    batches = list(csv.read(path, Dialect(format="csv"), ["id", "text"], ["id", "text"], None, RUN))
+    table = pa.Table.from_batches(batches)
+    assert table.column("id").to_pylist() == [str(number) for number in range(12_000)]
+    assert {len(text) for text in table.column("text").to_pylist()} == {900, 3 * csv.BLOCK, 500 * len('quoted "\n')}
+
+
+def test_csv_is_not_read_far_ahead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Arrow reads 32 blocks ahead: with blocks of a batch's size that would be half a gigabyte for each task."""
+    path = tmp_path / "large.csv"
+    path.write_text("id,text\n" + f"1,{'x' * 1000}\n" * (64 * csv.BLOCK // 1003))
+    taken = 0
+
+    class Counted(csv.Bytes):
+        def read(self, size: int | None = -1) -> bytes:
+            nonlocal taken
+            data = super().read(size)
+            taken += len(data)
+            return data
+
+    monkeypatch.setattr(csv, "Bytes", Counted)
+    batches = csv.read(path, Dialect(format="csv"), ["id", "text"], ["id", "text"], None, RUN)
+    assert next(batches).num_rows
+    await_true(lambda: taken >= 32 * csv.BLOCK)
+    assert taken < 48 * csv.BLOCK
+    batches.close()

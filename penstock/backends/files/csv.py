@@ -23,6 +23,8 @@ from penstock.schema import Column
 PLAIN = ",;|\t"  # delimiters that no number and no date holds
 # The first rows of a file, for its header: this much of it, and if they are longer than that, so much.
 FIRST_ROWS = (CHUNK, 64 * CHUNK)
+# Arrow reads 32 blocks ahead of who takes the batches. Rows longer than one are read by blocks of a batch's size.
+BLOCK = CHUNK
 
 
 def _parse_options(dialect: Dialect, columns: int, wrong: list[Any], verdict: str) -> pa_csv.ParseOptions:
@@ -100,6 +102,33 @@ def read(
     run: RunContext,
 ) -> Iterator[pa.RecordBatch]:
     """Batches with the wanted columns as text. `names` are those of the file, in its order."""
+    given = 0
+    try:
+        for batch in _read(path, dialect, names, wanted, part, min(BLOCK, run.batch_bytes)):
+            given += batch.num_rows
+            yield batch
+        return
+    except _LongRow:
+        pass  # found among what was read ahead: all rows before it may not have been given yet
+    try:
+        for batch in _read(path, dialect, names, wanted, part, run.batch_bytes):
+            new = batch.slice(min(given, batch.num_rows))
+            given -= batch.num_rows - new.num_rows
+            yield new
+    except _LongRow as error:
+        raise SourceError(
+            f"a row of {path} is longer than a batch", why="quotes that do not pair make such rows"
+        ) from error
+
+
+def _read(
+    path: Path,
+    dialect: Dialect,
+    names: Sequence[str],
+    wanted: Sequence[str],
+    part: tuple[int, int] | None,
+    block: int,
+) -> Iterator[pa.RecordBatch]:
     start = part[0] if part is not None else 0
     has_header = dialect.header and start == 0
     if not wanted:
@@ -112,17 +141,23 @@ def read(
     stream = Bytes(path, dialect.compression, part, encoding=dialect.encoding, before=before, after=row)
     try:
         options = _parse_options(dialect, len(names), wrong, "error")
-        reading = _read_options(run.batch_bytes, None if has_header else names)
+        reading = _read_options(block, None if has_header else names)
         with pa_csv.open_csv(stream, reading, options, _convert_options(dialect, wanted)) as reader:
             yield from _without_last(reader, last, path)
     except pa.ArrowInvalid as error:
         if stream.empty and not has_header:
             return
+        if "straddling" in str(error):
+            raise _LongRow from error
         raise _wrong(path, error, wrong, dialect) from error
     except (UnicodeError, OSError) as error:
         raise _unreadable(path, dialect, error) from error
     finally:
         stream.close()
+
+
+class _LongRow(Exception):
+    """A row lies across more than two blocks."""
 
 
 def _last_row(dialect: Dialect) -> str:
@@ -161,8 +196,6 @@ def _wrong(path: Path, error: Exception, wrong: Sequence[Any], dialect: Dialect)
     text = str(error)
     if "UTF8" in text or "utf-8" in text:
         return _unreadable(path, dialect, error)
-    if "straddling" in text:
-        return SourceError(f"a row of {path} is longer than a batch", why="quotes that do not pair make such rows")
     if "compressed" in text.lower() or "zlib" in text.lower():
         return SourceError(f"{path} cannot be unpacked", why="it is cut off or damaged", remedy="write it again")
     return SourceError(
