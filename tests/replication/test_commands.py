@@ -6,6 +6,7 @@ import json
 import signal
 import subprocess
 import threading
+import uuid
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -266,8 +267,9 @@ def test_prepare_runs_what_is_missing(desk: Desk) -> None:
 
 
 def test_what_is_missing_is_found_at_once_before_anything_starts(desk: Desk) -> None:
-    desk.source.execute("create role reader login", "grant usage on schema public to reader")
-    desk.source.dsn, owner = desk.source.dsn + "?options=-crole%3Dreader", desk.source.dsn
+    role = f"bystander_{uuid.uuid4().hex[:8]}"  # a role is of the whole server, which other tests use too
+    desk.source.execute(f"create role {role} login", f"grant usage on schema public to {role}")
+    desk.source.dsn, owner = desk.source.dsn + f"?options=-crole%3D{role}", desk.source.dsn
     desk.configure()
     desk.source.dsn = owner
     for words in (("replications", "prepare", NAME), ("replicate", NAME)):
