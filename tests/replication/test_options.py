@@ -275,6 +275,7 @@ def test_a_long_copy_goes_on_under_new_snapshots(make: Make, target: str, monkey
     )
     stand.start()
     stand.sync()
+    stand.sync()  # of what was changed after the first of them began
     stand.assert_agrees("items")
     # Each wave was read under a snapshot of its own, and every row says which it is of.
     [(moments,)] = stand.target.query("select count(distinct _penstock_version) from items")
