@@ -90,7 +90,7 @@ pairs: setup
 	$(BIN)/pytest tests/cluster --full
 
 fuzz: setup
-	PENSTOCK_FUZZ_EXAMPLES=400 $(BIN)/pytest tests/fuzz --timeout 3600
+	PENSTOCK_FUZZ_EXAMPLES=400 PENSTOCK_FUZZ_VALUES=10000 $(BIN)/pytest tests/fuzz --full --timeout 3600
 
 wheel: setup
 	$(BIN)/pip wheel --quiet --no-deps --no-build-isolation --wheel-dir dist .

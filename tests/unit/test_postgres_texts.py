@@ -216,3 +216,25 @@ def test_keys_are_equal_where_the_server_calls_them_equal(spelling: str, texts: 
     found = key_texts(spelling, pa.array([*texts, None], pa.large_string())).to_pylist()
     assert found[-1] is None
     assert len(set(found[:-1])) == (1 if equal else len(texts))
+
+
+# ---------------------------------------------------------------- as a cast to text prints them
+
+SPELLED = {
+    "money": [("$92,233,720,368,547,758.07", "92233720368547758.07"), ("-$0.01", "-0.01"), ("0.50", "0.50")],
+    "inet": [("10.0.0.1", "10.0.0.1/32"), ("10.0.0.1/8", "10.0.0.1/8"), ("::1", "::1/128"), ("10.0.0.1/32",) * 2],
+    "cidr": [("10.0.0.0/8", "10.0.0.0/8")],
+    "money[]": [("{$1.00,$2.50}", "{$1.00,$2.50}")],
+}
+
+
+@pytest.mark.parametrize("spelling", list(SPELLED))
+def test_a_change_is_spelled_as_a_copy_is(spelling: str) -> None:
+    column = Column("c", pa.string(), native=f"postgres:{spelling}")
+    texts = pa.array([*(text for text, _ in SPELLED[spelling]), None], pa.large_string())
+    found = values(texts, column, pa.table({"c": texts}), ["c"])
+    assert found.to_pylist() == [*(cast for _, cast in SPELLED[spelling]), None]
+
+
+def test_a_boolean_of_a_copy_in_a_log_is_read_too() -> None:
+    assert read(["true", "false", "t", "f", None], pa.bool_()).to_pylist() == [True, False, True, False, None]

@@ -34,7 +34,7 @@ class _Beyond(Exception):  # becomes a BeyondArrow where the column is known
 def values(text: pa.Array, column: Column, rows: pa.RecordBatch | pa.Table, keys: Sequence[str]) -> pa.Array:
     """The texts of a column as `column.type`; `rows` and `keys` name those that do not go into it."""
     try:
-        return _values(text, column.type)
+        return _values(spelled(text, column.native), column.type)
     except _Beyond as beyond:
         raise BeyondArrow(
             f"column {column.name!r} holds a value that {column.type} cannot carry",
@@ -81,6 +81,18 @@ def key_texts(spelling: str, text: pa.Array) -> pa.Array:
     return text
 
 
+def spelled(text: pa.Array, native: str) -> pa.Array:
+    """The texts as a cast to text gives them, which is how rows are copied: some types print themselves otherwise."""
+    kind = native.removeprefix(f"{BACKEND}:")
+    if kind == "money":
+        return pc.replace_substring_regex(text, "[$,]", "")
+    if kind == "inet":
+        mask = pc.if_else(pc.match_substring(text, ":"), "/128", "/32").cast(text.type)
+        whole = pc.binary_join_element_wise(text, mask, pa.scalar("", text.type))
+        return pc.if_else(pc.match_substring(text, "/"), text, whole)
+    return text
+
+
 def _values(text: pa.Array, type_: pa.DataType) -> pa.Array:
     if pa.types.is_string(type_):
         return text.cast(type_)
@@ -108,7 +120,8 @@ def _decimals(text: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _bools(text: pa.Array, _: pa.DataType) -> pa.Array:
-    return pc.equal(text, "t")
+    """`t` of the log; `true` of a copy in a log, which is a cast to text."""
+    return pc.starts_with(text, "t")
 
 
 def _bytes(text: pa.Array, type_: pa.DataType) -> pa.Array:
