@@ -27,8 +27,8 @@ from benchmarks.measure import Meter, Sample
 from benchmarks.results import Goal, Section, limit_goal
 from benchmarks.scenarios import PENSTOCK, Scale
 from benchmarks.stand import psql, say
+from penstock.backends.change_source import LogNames, ReadsChanges, TableRequest
 from penstock.backends.changelog.chain import Chain
-from penstock.backends.changes import LogNames, ReadsChanges, TableRequest
 from penstock.backends.registry import backend
 from penstock.project.load import load
 from penstock.replicate.capturing import CaptureProcess, orders_of

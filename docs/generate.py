@@ -22,7 +22,8 @@ from pydantic_core import PydanticUndefined
 
 from penstock.backends import registry
 from penstock.backends.base import Backend, Capabilities
-from penstock.backends.changes import AppliesChanges, ReadsChanges
+from penstock.backends.change_source import ReadsChanges
+from penstock.backends.change_target import AppliesChanges
 from penstock.cli import schema
 from penstock.cli.connections import ConnectionRecord, ConnectionTest
 from penstock.cli.doctor import Checked

@@ -13,7 +13,8 @@ from contextlib import contextmanager
 
 import pyarrow as pa
 
-from penstock.backends.changes import Applied, Applier, Flush, Position, TableFailed, TableFlush, TableState
+from penstock.backends.change_target import Applied, Applier, Flush, TableFailed, TableFlush, TableState
+from penstock.backends.changes import Position
 from penstock.backends.sql import Catalog, Counts, SqlSession, remember, run_steps
 from penstock.backends.steps import TableLoad
 from penstock.errors import Busy, Kind, PenstockError

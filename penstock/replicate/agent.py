@@ -10,13 +10,12 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
-from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 from penstock.backends.base import Receipt, RunContext, Target
+from penstock.backends.change_source import CopyMoment, ReplicatedTable
+from penstock.backends.change_target import TableState
 from penstock.backends.changelog.chain import Chain
-from penstock.backends.changes import CopyMoment, Position, ReplicatedTable, TableState
 from penstock.errors import Kind, PenstockError, PlanRefused, SourceError, StateError
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
@@ -24,105 +23,32 @@ from penstock.project.model import Project
 from penstock.project.replications import Replication, seconds, size
 from penstock.replicate.beginning import dropped_at, end_findings, first_state
 from penstock.replicate.buffer import Buffer
-from penstock.replicate.capturing import CaptureProcess, orders_of
+from penstock.replicate.captured import CapturedSide
+from penstock.replicate.capturing import orders_of
+from penstock.replicate.circuit import Circuit
 from penstock.replicate.copies import Copies
 from penstock.replicate.copy import Copier, Stage, stage_with_spark
+from penstock.replicate.desk import LOOK_SECONDS, Desk
 from penstock.replicate.evolve import Evolver
-from penstock.replicate.flusher import Flusher, backoff, fresh_copy
+from penstock.replicate.flusher import Flusher, fresh_copy
 from penstock.replicate.folding import FoldPiece, SparkFolder
 from penstock.replicate.health import Obstructed, bridge, dropped_copies, examine, obstacle, recopies
 from penstock.replicate.keeping import KeptCopies
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.logged import LogCopier, LogFlusher, kept_in_log
+from penstock.replicate.status import Status
 from penstock.replicate.tables import Ends, Kept, buffer_folder, ends_of, log_names, requests
 from penstock.replicate.watch import Watch
 from penstock.schema import TableName
-from penstock.state.base import AgentRecord, Command, Store
+from penstock.state.base import Command, Store
 
 log = logs.Log("replicate")
 
-# After a failure of the target or of the capture that another try may mend.
-AGAIN_SECONDS = (0.5, 60.0)
 EXAMINE_SECONDS = 60.0  # between two looks at what the source says only when it is asked
 RETAINED_SHARE = 0.5  # of `max_bytes`, for what is kept although the target has it
 TRIM_SECONDS = 5.0  # between two looks at what the buffer need not keep
-LOOK_SECONDS = 0.25  # between two looks at what is asked of it
 HURRY_ROWS = 10_000  # changes that wait for no interval: a flush of them costs little more than one of none
 TASKS = 4  # ranges that are copied at once, where nobody says
-
-
-@dataclass(frozen=True, slots=True)
-class Status:
-    """A replication at one moment, as it is shown."""
-
-    name: str
-    state: str
-    position: Position | None
-    captured: Position | None
-    source_end: int
-    tables: tuple[TableState, ...]
-    copied: Mapping[TableName, tuple[int, int]] = field(default_factory=dict)  # ranges, of how many
-    rows: Mapping[TableName, int] = field(default_factory=dict)  # copied since this start
-    applied: Mapping[TableName, int] = field(default_factory=dict)  # changes since this start
-    error: str = ""
-    waiting: str = ""
-    remedy: str = ""  # of the error
-
-    @property
-    def lag_bytes(self) -> int:
-        return max(0, self.source_end - self.position.end) if self.position is not None else 0
-
-    def to_record(self) -> dict[str, Any]:
-        """As JSON, for the state store and the command line."""
-        return {
-            "position": self.position.to_record() if self.position is not None else None,
-            "lag_bytes": self.lag_bytes,
-            "error": self.error,
-            "remedy": self.remedy,
-            "waiting": self.waiting,
-            "tables": [
-                {
-                    "table": str(state.source),
-                    "target": str(state.target),
-                    "phase": state.phase,
-                    "ranges": list(self.copied.get(state.source, (0, 0))),
-                    "copied": self.rows.get(state.source, 0),
-                    "applied": self.applied.get(state.source, 0),
-                    "reason": state.reason,
-                    "remedy": state.remedy,
-                    "attempts": state.attempts,
-                    "retry_at": state.retry_at,
-                }
-                for state in self.tables
-            ],
-        }
-
-
-@dataclass(slots=True)
-class _Captured:
-    """What the capture has told."""
-
-    end: Position | None = None
-    source_end: int = 0
-    waiting: str = ""
-
-
-@dataclass(slots=True)
-class _Circuit:
-    """How often something has failed in a row, and when it is tried again."""
-
-    attempts: int = 0
-    at: float = 0.0
-
-    @property
-    def closed(self) -> bool:
-        return time.monotonic() >= self.at
-
-    def failed(self) -> float:
-        wait = backoff(self.attempts, *AGAIN_SECONDS)
-        self.attempts += 1
-        self.at = time.monotonic() + wait
-        return wait
 
 
 class Agent:
@@ -143,15 +69,13 @@ class Agent:
         self._replication = replication
         self._tell = told or (lambda _: None)
         self._stage = stage
-        self._store = store
+        self._desk = Desk(replication.name, store)
         self._reload = reload or (lambda: replication)
         self._paused = False
-        self._looked = 0.0
         self._ends: Ends = ends_of(project, replication)
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._captured = _Captured()
-        self._capture: CaptureProcess | None = None
+        self._captured = CapturedSide(self._wake.set)
         self._error = ""
         self._remedy = ""
         self._copied = False  # all that `what = "copy"` asks for
@@ -182,13 +106,13 @@ class Agent:
         ends = until_caught_up or self._replication.what == "copy"
         until = self._source.mark() if ends else None
         self._start_capture()
-        stack.callback(self._stop_capture)
+        stack.callback(self._captured.stop)
         self._copies = self._start_copies(moment)
         stack.callback(self._copies.stop)
         self._start_keeping(stack)
         if self._loop(until, self._copies) and self._replication.what == "copy":
             self._let_go_of_source()
-        self._say("copied" if self._copied else "stopped")
+        self._desk.say(self.status("copied" if self._copied else "stopped"))
 
     def _let_go_of_source(self) -> None:
         """A copy is whole: the log is not wanted any more. If we die here, the next start ends it."""
@@ -200,7 +124,7 @@ class Agent:
                 kept="the others are whole",
                 remedy="start it again: it goes on with what is missing",
             )
-        self._stop_capture()
+        self._captured.stop()
         self._source.remove()
         self._copied = True
         self._tell(self.status("copied"))
@@ -211,7 +135,7 @@ class Agent:
         if not hasattr(self, "_ledger") or not self._ledger.begun:
             return
         self._tell(self.status(state))
-        self._say(state)
+        self._desk.say(self.status(state))
 
     # ------------------------------------------------------------ the beginning
 
@@ -383,20 +307,7 @@ class Agent:
         orders = orders_of(
             self._ends.source, names, self._requests, self._buffer.chain, self._ledger.oldest, pace, limit, known
         )
-        self._captured.end = orders.after
-        self._capture = CaptureProcess(orders, self._heard)
-
-    def _stop_capture(self) -> None:
-        if self._capture is not None:
-            self._capture.stop()
-
-    def _heard(self, record: dict[str, Any]) -> None:
-        if "segment" in record:
-            self._captured.end = Position.from_record(record["until"])
-            self._captured.source_end = record["source_end"]
-        elif "waiting" in record:
-            self._captured.waiting = record["waiting"]
-        self._wake.set()
+        self._captured.start(orders)
 
     def _copier(self) -> Copier:
         given = (self._project, self._replication, self._ends, self._ledger.save, self._stage)
@@ -443,7 +354,7 @@ class Agent:
     def _loop(self, until: int | None, copies: Copies) -> bool:
         """Until it is stopped, or, then True, has caught up."""
         interval = self._replication.flush_interval_ms / 1000
-        target, capture = _Circuit(), _Circuit()
+        target, capture = Circuit(), Circuit()
         trimmed, examined = 0.0, time.monotonic()
         while not self._stopping.is_set():
             began = time.monotonic()
@@ -486,7 +397,7 @@ class Agent:
             self._wake.wait(min(left, LOOK_SECONDS))
             self._obey()
 
-    def _step(self, circuit: _Circuit) -> tuple[bool, _Circuit]:
+    def _step(self, circuit: Circuit) -> tuple[bool, Circuit]:
         """A flush; after a failure of the link, another one later."""
         try:
             moved = self._flusher.step()
@@ -498,12 +409,12 @@ class Agent:
             log.warning("a flush failed", replication=self._replication.name, what=error.what, again_in=round(wait, 1))
             return False, circuit
         self._error = ""
-        return moved, _Circuit()
+        return moved, Circuit()
 
-    def _watch_capture(self, circuit: _Circuit) -> _Circuit:
-        ended = self._capture.ended if self._capture is not None else None
+    def _watch_capture(self, circuit: Circuit) -> Circuit:
+        ended = self._captured.ended
         if ended is None:
-            return _Circuit() if self._captured.end is not None and circuit.closed else circuit
+            return Circuit() if self._captured.end is not None and circuit.closed else circuit
         if circuit.closed or ended.kind is not Kind.TRANSIENT:
             self._examine()
         if ended.kind is not Kind.TRANSIENT:
@@ -516,7 +427,7 @@ class Agent:
             attempts = circuit.attempts
             with suppress(PenstockError):
                 self._start_capture()
-            return _Circuit(attempts)
+            return Circuit(attempts)
         return circuit
 
     def _examine(self) -> None:
@@ -537,33 +448,7 @@ class Agent:
     # ------------------------------------------------------------ what is asked of it
 
     def _obey(self) -> None:
-        """Say how it is, and do what somebody asks: within a second."""
-        if self._store is None or time.monotonic() - self._looked < LOOK_SECONDS:
-            return
-        self._looked = time.monotonic()
-        self._say("paused" if self._paused else "running")
-        try:
-            for command in self._store.asked(self._replication.name):
-                self._store.answer(command.id, self._answer(command))
-        except StateError as error:
-            log.warning("nobody can ask", replication=self._replication.name, what=error.what, why=error.why)
-
-    def _say(self, state: str) -> None:
-        """Where others look for it. What is there is for people: without it everything goes on."""
-        if self._store is None:
-            return
-        status = self.status(state)
-        try:
-            self._store.tell_agent(AgentRecord(status.name, status.state, status.to_record()))
-        except StateError as error:
-            log.warning("nobody can be told", replication=self._replication.name, what=error.what, why=error.why)
-
-    def _answer(self, command: Command) -> str:
-        try:
-            return self._done(command)
-        except PenstockError as error:
-            # Nothing of it was done: the next flush goes on as before.
-            return f"refused: {error}" + (f"; {error.remedy}" if error.remedy else "")
+        self._desk.look(lambda: self.status("paused" if self._paused else "running"), self._done)
 
     def _done(self, command: Command) -> str:
         if command.word in ("pause", "resume"):

@@ -9,17 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backends.base import Dialect, TableLoad
-from penstock.backends.changes import (
-    Batch,
-    Position,
-    Segment,
-    StoredChanges,
-    TableChanges,
-    TableFailed,
-    TableFlush,
-    behind,
-    joined,
-)
+from penstock.backends.change_target import TableFailed, TableFlush
+from penstock.backends.changes import Batch, Position, Segment, StoredChanges, TableChanges, behind, joined
 from penstock.errors import PenstockError
 from penstock.load.flush import UNSENT, Shape, flush_steps
 from penstock.replicate.evolve import Evolved, Evolver

@@ -6,7 +6,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from penstock.backends.base import Target
-from penstock.backends.changes import ChangeSource, Finding, TableRequest, TableState
+from penstock.backends.change_source import ChangeSource, Finding, TableRequest
+from penstock.backends.change_target import TableState
 from penstock.errors import PlanRefused
 from penstock.load.flush import own_columns
 from penstock.project.replications import Replication

@@ -11,8 +11,9 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from penstock.backends.change_source import ChangeStream
 from penstock.backends.changelog.chain import Chain
-from penstock.backends.changes import TRANSACTIONS, Batch, ChangeStream, Position, Segment, behind, joined
+from penstock.backends.changes import TRANSACTIONS, Batch, Position, Segment, behind, joined
 from penstock.observe.failpoints import failpoint
 
 SEGMENT_ROWS = 200_000

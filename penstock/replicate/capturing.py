@@ -18,8 +18,9 @@ from pathlib import Path
 from typing import IO, Any
 
 from penstock.backends.base import ConnectionConfig
+from penstock.backends.change_source import LogNames, ReadsChanges, TableRequest
 from penstock.backends.changelog.chain import Chain
-from penstock.backends.changes import LogNames, Position, ReadsChanges, TableRequest, TableVersion
+from penstock.backends.changes import Position, TableVersion
 from penstock.backends.registry import backend
 from penstock.errors import LinkLost, PenstockError, from_record
 from penstock.observe.process import start_of

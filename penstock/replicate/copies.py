@@ -7,7 +7,8 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from penstock.backends.changes import ChangeSource, CopyMoment, TableState
+from penstock.backends.change_source import ChangeSource, CopyMoment
+from penstock.backends.change_target import TableState
 from penstock.errors import BeyondArrow, Kind, PenstockError, SourceMoved
 from penstock.observe import logs
 from penstock.project.replications import Replication, seconds

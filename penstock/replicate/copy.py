@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from penstock.backends.base import Load, Partition, Receipt, RunContext, Target
-from penstock.backends.changes import CopyMoment, TableState
+from penstock.backends.change_source import CopyMoment
+from penstock.backends.change_target import TableState
 from penstock.load.flush import COMMITTED_AT, DELETED, VERSION
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
 from penstock.observe.failpoints import failpoint

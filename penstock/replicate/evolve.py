@@ -12,7 +12,8 @@ from dataclasses import dataclass, replace
 import pyarrow as pa
 
 from penstock.backends.base import Dialect, Execute, StagedColumn, Step, Target
-from penstock.backends.changes import VALUE, ChangeSource, TableVersion
+from penstock.backends.change_source import ChangeSource
+from penstock.backends.changes import VALUE, TableVersion
 from penstock.errors import PlanRefused
 from penstock.load.flush import MISSING, metadata, own_columns
 from penstock.replicate.tables import Kept

@@ -13,7 +13,9 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from penstock.backends.base import Dialect, TableLoad
-from penstock.backends.changes import ChangeSource, Position, Segment, TableFailed, TableFlush, TableState
+from penstock.backends.change_source import ChangeSource
+from penstock.backends.change_target import TableFailed, TableFlush, TableState
+from penstock.backends.changes import Position, Segment
 from penstock.errors import BeyondArrow, PenstockError
 from penstock.load.flush import join_steps
 from penstock.observe import logs

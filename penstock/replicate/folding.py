@@ -18,17 +18,10 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from penstock.backends.base import Receipt, RunContext, Sink
+from penstock.backends.change_source import ReadsTexts
+from penstock.backends.change_target import TableFailed
 from penstock.backends.changelog.chain import Chain
-from penstock.backends.changes import (
-    VALUE,
-    ChangedColumn,
-    Position,
-    ReadsTexts,
-    StoredChanges,
-    TableChanges,
-    TableFailed,
-    TableVersion,
-)
+from penstock.backends.changes import VALUE, ChangedColumn, Position, StoredChanges, TableChanges, TableVersion
 from penstock.backends.registry import backend
 from penstock.errors import Kind, PenstockError, Unsupported
 from penstock.load.flush import COMMITTED_AT, ORIGIN, TIMES, UNSENT, VERSION

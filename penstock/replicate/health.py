@@ -6,19 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from penstock.backends.base import Dialect, Execute, TableLoad
+from penstock.backends.change_source import COPY_AGAIN, ChangeSource, CopyMoment, Obstacle, TableRequest
+from penstock.backends.change_target import TableFlush, TableState
 from penstock.backends.changelog.chain import Chain
-from penstock.backends.changes import (
-    COPY_AGAIN,
-    TRANSACTIONS,
-    ChangeSource,
-    CopyMoment,
-    Obstacle,
-    Position,
-    Segment,
-    TableFlush,
-    TableRequest,
-    TableState,
-)
+from penstock.backends.changes import TRANSACTIONS, Position, Segment
 from penstock.errors import StateError
 from penstock.project.replications import Replication
 from penstock.replicate.ledger import Ledger

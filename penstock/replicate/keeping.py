@@ -12,9 +12,11 @@ import os
 from collections.abc import Callable
 from pathlib import Path
 
+from penstock.backends.change_source import ChangeSource
+from penstock.backends.change_target import TableState
 from penstock.backends.changelog.chain import sync_folder
 from penstock.backends.changelog.snapshots import Snapshots
-from penstock.backends.changes import ChangeSource, Position, TableState
+from penstock.backends.changes import Position
 from penstock.project.model import Project
 from penstock.project.replications import Replication
 from penstock.replicate.buffer import Buffer

@@ -9,7 +9,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from penstock.backends.changes import Applier, Flush, Logged, Position, TableFlush, TableState
+from penstock.backends.change_target import Applier, Flush, Logged, TableFlush, TableState
+from penstock.backends.changes import Position
 from penstock.schema import TableName
 
 

@@ -11,19 +11,11 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.backends.base import RunContext
+from penstock.backends.change_source import ChangeSource, CopyMoment, ReplicatedTable
+from penstock.backends.change_target import Logged, TableState
 from penstock.backends.changelog.snapshots import PieceSink, Snapshots
 from penstock.backends.changelog.snapshots import SnapshotLoad as CopyLoad
-from penstock.backends.changes import (
-    Batch,
-    ChangeSource,
-    CopyMoment,
-    Logged,
-    ReplicatedTable,
-    StoredChanges,
-    TableChanges,
-    TableState,
-    TableVersion,
-)
+from penstock.backends.changes import Batch, StoredChanges, TableChanges, TableVersion
 from penstock.engine.task import Piece
 from penstock.load.flush import Replica
 from penstock.observe import logs

@@ -8,16 +8,9 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from penstock.backends.base import Backend, Capabilities, ConnectionConfig, RunContext, StagedColumn, Target
+from penstock.backends.change_source import ChangeSource, LogNames, ReadsChanges, ReplicatedTable, TableRequest
+from penstock.backends.change_target import Applier, AppliesChanges
 from penstock.backends.changelog.config import ChangelogConfig
-from penstock.backends.changes import (
-    Applier,
-    AppliesChanges,
-    ChangeSource,
-    LogNames,
-    ReadsChanges,
-    ReplicatedTable,
-    TableRequest,
-)
 from penstock.backends.registry import backend
 from penstock.errors import ConfigError, PlanRefused, Unsupported
 from penstock.load.flush import Replica

@@ -10,7 +10,8 @@ from collections.abc import MutableMapping
 from dataclasses import replace
 
 from penstock.backends.base import Dialect, Execute, TableLoad
-from penstock.backends.changes import ChangeSource, TableFlush, TableState
+from penstock.backends.change_source import ChangeSource
+from penstock.backends.change_target import TableFlush, TableState
 from penstock.errors import PenstockError, SourceError
 from penstock.observe import logs
 from penstock.project.replications import Replication

@@ -20,8 +20,9 @@ from penstock.project.decorators import caller, name_of
 from penstock.project.discover import place_of
 from penstock.project.load import build_replication
 from penstock.project.model import Project
-from penstock.replicate.agent import Agent, Status
+from penstock.replicate.agent import Agent
 from penstock.replicate.copy import Stage, stage_with_spark
+from penstock.replicate.status import Status
 from penstock.run.current import project_of
 from penstock.state import open_store
 

@@ -17,7 +17,8 @@ from penstock.backends.postgres import change_source
 from penstock.errors import PenstockError
 from penstock.project import Project
 from penstock.project.replications import Replication
-from penstock.replicate.agent import Agent, Status
+from penstock.replicate.agent import Agent
+from penstock.replicate.status import Status
 from tests.replication.stand import seen, stage_here
 
 

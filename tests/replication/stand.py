@@ -19,8 +19,9 @@ from penstock.engine.task import Work
 from penstock.errors import from_record
 from penstock.project import Project
 from penstock.project.replications import Replication
-from penstock.replicate.agent import Agent, Status
+from penstock.replicate.agent import Agent
 from penstock.replicate.copy import Stage
+from penstock.replicate.status import Status
 from penstock.state import open_store
 from penstock.state.base import Store
 from tests.conformance.harness import Flow, Harness, PostgresHarness

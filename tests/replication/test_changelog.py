@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.backends.change_target import Flush
 from penstock.backends.changelog.apply import LogApplier
 from penstock.backends.changelog.chain import Chain, Fenced
 from penstock.backends.changelog.snapshots import Snapshots
-from penstock.backends.changes import Flush
 from penstock.errors import PlanRefused, StateError
 from penstock.project import Project
 from penstock.replicate.agent import Agent

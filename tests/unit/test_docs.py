@@ -15,7 +15,8 @@ import pytest
 
 from penstock import errors
 from penstock.backends import registry
-from penstock.backends.changes import Phase, Position, TableState
+from penstock.backends.change_target import Phase, TableState
+from penstock.backends.changes import Position
 from penstock.cli.replications import ReplicationRecord
 from penstock.engine.jars import read_lock
 from penstock.observe import failpoints
@@ -23,7 +24,7 @@ from penstock.project import Project, SparkConfig, StateConfig
 from penstock.project.load import SECTIONS
 from penstock.project.model import ProjectSection
 from penstock.project.replications import Replication
-from penstock.replicate.agent import Status
+from penstock.replicate.status import Status
 from penstock.schema import TableName
 
 ROOT = Path(__file__).resolve().parents[2]

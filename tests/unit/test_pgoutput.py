@@ -13,7 +13,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.backends import changes
-from penstock.backends.changes import ChangedColumn, Scratch, TableVersion, behind, joined
+from penstock.backends.change_source import Scratch
+from penstock.backends.changes import ChangedColumn, TableVersion, behind, joined
 from penstock.backends.postgres import changes as decoding
 from penstock.backends.postgres.changes import ENDS, Decoder
 from penstock.backends.postgres.pgoutput import HEADER, Messages, Relation, parse_relation, tuples

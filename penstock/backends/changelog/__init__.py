@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
+from penstock.backends.change_source import ChangeSource, LogNames, ReadsChanges, TableRequest
 from penstock.backends.changelog.capabilities import CAPABILITIES
 from penstock.backends.changelog.config import ChangelogConfig
-from penstock.backends.changes import ChangeSource, LogNames, ReadsChanges, TableRequest
 from penstock.errors import ConfigError, ConnectionFailed, Unsupported
 
 if TYPE_CHECKING:

@@ -12,19 +12,10 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+from penstock.backends.change_target import Applied, Applier, Flush, Logged, TableState
 from penstock.backends.changelog.chain import Chain, sync_folder
 from penstock.backends.changelog.snapshots import Snapshots
-from penstock.backends.changes import (
-    TRANSACTIONS,
-    Applied,
-    Applier,
-    Batch,
-    Flush,
-    Logged,
-    Position,
-    Segment,
-    TableState,
-)
+from penstock.backends.changes import TRANSACTIONS, Batch, Position, Segment
 from penstock.errors import LinkLost
 from penstock.observe.failpoints import failpoint
 from penstock.schema import TableName

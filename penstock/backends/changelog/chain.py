@@ -22,8 +22,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from penstock.backends.change_source import Scratch
 from penstock.backends.changelog.segment import Link, decode, decode_rows, encode, encode_rows, footer_of
-from penstock.backends.changes import TX, Position, Scratch, Segment, StoredChanges, TableChanges
+from penstock.backends.changes import TX, Position, Segment, StoredChanges, TableChanges
 from penstock.errors import PenstockError, StateError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import TableName

@@ -16,24 +16,22 @@ from typing import Any
 import pyarrow as pa
 
 from penstock.backends.base import Partition, RunContext, TableInfo
-from penstock.backends.changelog.chain import Chain
-from penstock.backends.changelog.config import ChangelogConfig
-from penstock.backends.changelog.snapshots import Snapshot, Snapshots, read_piece
-from penstock.backends.changes import (
+from penstock.backends.change_source import (
     COPY_AGAIN,
-    ChangedColumn,
     ChangeSource,
     ChangeStream,
     CopyMoment,
     Finding,
     Obstacle,
-    Position,
     ReadsTexts,
     ReplicatedTable,
     Scratch,
     TableRequest,
-    TableVersion,
 )
+from penstock.backends.changelog.chain import Chain
+from penstock.backends.changelog.config import ChangelogConfig
+from penstock.backends.changelog.snapshots import Snapshot, Snapshots, read_piece
+from penstock.backends.changes import ChangedColumn, Position, TableVersion
 from penstock.backends.registry import backend
 from penstock.errors import PlanRefused, SourceError, Unsupported
 from penstock.observe.failpoints import failpoint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
-from penstock.backends.changes import Applier, AppliesChanges
+from penstock.backends.change_target import Applier, AppliesChanges
 from penstock.backends.duckdb.capabilities import CAPABILITIES
 from penstock.backends.duckdb.config import DuckDBConfig
 from penstock.backends.duckdb.connect import open_file

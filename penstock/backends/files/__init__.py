@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
-from penstock.backends.changes import Applier, AppliesChanges
+from penstock.backends.change_target import Applier, AppliesChanges
 from penstock.backends.files.capabilities import CAPABILITIES
 from penstock.backends.files.config import FilesConfig, format_of
 from penstock.backends.files.manifest import STAGING, Chain

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pyarrow as pa
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
-from penstock.backends.changes import Applier, AppliesChanges
+from penstock.backends.change_target import Applier, AppliesChanges
 from penstock.backends.memory.capabilities import CAPABILITIES
 from penstock.backends.memory.config import MemoryConfig
 from penstock.backends.memory.read import MemorySource

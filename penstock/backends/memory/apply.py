@@ -15,7 +15,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext
-from penstock.backends.changes import Applied, Applier, AppliesChanges, Flush, TableFlush
+from penstock.backends.change_target import Applied, Applier, AppliesChanges, Flush, TableFlush
 from penstock.backends.memory.store import Loaded, Store, StoredTable
 from penstock.backends.memory.types import field_of
 from penstock.errors import Unsupported

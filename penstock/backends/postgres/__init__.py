@@ -15,17 +15,9 @@ from penstock.backends.base import (
     TableInfo,
     Target,
 )
-from penstock.backends.changes import (
-    Applier,
-    AppliesChanges,
-    ChangedColumn,
-    ChangeSource,
-    LogNames,
-    ReadsChanges,
-    ReadsTexts,
-    TableRequest,
-    TableVersion,
-)
+from penstock.backends.change_source import ChangeSource, LogNames, ReadsChanges, ReadsTexts, TableRequest
+from penstock.backends.change_target import Applier, AppliesChanges
+from penstock.backends.changes import ChangedColumn, TableVersion
 from penstock.backends.postgres.capabilities import CAPABILITIES
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import DriverSession, Identity, open_session

@@ -11,20 +11,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backends.base import ConnectionConfig, Partition, ReadRequest, RunContext
-from penstock.backends.changes import (
-    ChangedColumn,
+from penstock.backends.change_source import (
     ChangeSource,
     ChangeStream,
     CopyMoment,
     Finding,
     LogNames,
     Obstacle,
-    Position,
     ReplicatedTable,
     Scratch,
     TableRequest,
-    TableVersion,
 )
+from penstock.backends.changes import ChangedColumn, Position, TableVersion
 from penstock.backends.postgres import catalog, health, outline, publications, replication, requirements, split
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import DriverSession, Identity, identifier, open_session

@@ -16,7 +16,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backends import changes
-from penstock.backends.changes import Batch, Scratch, StoredChanges, TableChanges, TableVersion
+from penstock.backends.change_source import Scratch
+from penstock.backends.changes import Batch, StoredChanges, TableChanges, TableVersion
 from penstock.backends.postgres import pgoutput
 from penstock.backends.postgres.pgoutput import Messages, Numbers, Relation, parse_relation
 from penstock.schema import TableName

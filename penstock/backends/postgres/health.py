@@ -9,7 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from penstock.backends.changes import LogNames, Obstacle, Position
+from penstock.backends.change_source import LogNames, Obstacle
+from penstock.backends.changes import Position
 from penstock.backends.postgres.connect import DriverSession
 from penstock.backends.postgres.replication import publications
 from penstock.backends.postgres.stream import ReplicationLink, System, lsn, lsn_text

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 
-from penstock.backends.changes import Finding
+from penstock.backends.change_source import Finding
 from penstock.backends.postgres.connect import DriverSession
 from penstock.backends.postgres.publications import members
 from penstock.backends.postgres.replication import PublishedTable

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.backends.changes import Finding, LogNames
+from penstock.backends.change_source import Finding, LogNames
 from penstock.backends.postgres.connect import DriverSession, identifier, literal
 from penstock.backends.postgres.dialect import qualified
 from penstock.backends.postgres.replication import PublishedTable, publications

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.backends.changes import LogNames, TableRequest
+from penstock.backends.change_source import LogNames, TableRequest
 from penstock.backends.postgres import catalog
 from penstock.backends.postgres.config import Conninfo
 from penstock.backends.postgres.connect import DriverSession, identifier

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.backends.changes import Finding, LogNames
+from penstock.backends.change_source import Finding, LogNames
 from penstock.backends.postgres import publications
 from penstock.backends.postgres.connect import DriverSession, identifier
 from penstock.backends.postgres.dialect import qualified

@@ -17,7 +17,8 @@ from dataclasses import dataclass
 import psycopg
 from psycopg import pq
 
-from penstock.backends.changes import Batch, ChangeStream, Scratch, TableVersion
+from penstock.backends.change_source import ChangeStream, Scratch
+from penstock.backends.changes import Batch, TableVersion
 from penstock.backends.postgres import pgoutput
 from penstock.backends.postgres.changes import ENDS, Decoder
 from penstock.backends.postgres.config import Conninfo

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
-from penstock.backends.changes import Applier, AppliesChanges
+from penstock.backends.change_target import Applier, AppliesChanges
 from penstock.backends.sqlite.capabilities import CAPABILITIES
 from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.connect import PREFIX, Session, open_source

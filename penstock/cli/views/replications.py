@@ -15,9 +15,9 @@ from penstock.observe import logs
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from penstock.backends.changes import Finding
+    from penstock.backends.change_source import Finding
     from penstock.cli.replications import ReplicationRecord
-    from penstock.replicate.agent import Status
+    from penstock.replicate.status import Status
 
 DRAW_SECONDS = 0.25
 LINE_SECONDS = 10.0

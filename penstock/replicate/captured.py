@@ -1,0 +1,42 @@
+"""The captured side of a replication: the capture's process, and what it has told."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from penstock.backends.changes import Position
+from penstock.errors import PenstockError
+from penstock.replicate.capturing import CaptureProcess, Orders
+
+
+class CapturedSide:
+    """What is durable in the buffer, by the word of whoever writes it. `news` is called in a thread of its own."""
+
+    def __init__(self, news: Callable[[], None]) -> None:
+        self._news = news
+        self._process: CaptureProcess | None = None
+        self.end: Position | None = None
+        self.source_end = 0
+        self.waiting = ""
+
+    def start(self, orders: Orders) -> None:
+        self.end = orders.after
+        self._process = CaptureProcess(orders, self._heard)
+
+    def stop(self) -> None:
+        if self._process is not None:
+            self._process.stop()
+
+    @property
+    def ended(self) -> PenstockError | None:
+        """Why the capture runs no more; None while it does, and where there is none."""
+        return self._process.ended if self._process is not None else None
+
+    def _heard(self, record: dict[str, Any]) -> None:
+        if "segment" in record:
+            self.end = Position.from_record(record["until"])
+            self.source_end = record["source_end"]
+        elif "waiting" in record:
+            self.waiting = record["waiting"]
+        self._news()

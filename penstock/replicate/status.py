@@ -1,0 +1,58 @@
+"""A replication as people see it: in the live table, in the state store, in Python."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from penstock.backends.change_target import TableState
+from penstock.backends.changes import Position
+from penstock.schema import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class Status:
+    """A replication at one moment, as it is shown."""
+
+    name: str
+    state: str
+    position: Position | None
+    captured: Position | None
+    source_end: int
+    tables: tuple[TableState, ...]
+    copied: Mapping[TableName, tuple[int, int]] = field(default_factory=dict)  # ranges, of how many
+    rows: Mapping[TableName, int] = field(default_factory=dict)  # copied since this start
+    applied: Mapping[TableName, int] = field(default_factory=dict)  # changes since this start
+    error: str = ""
+    waiting: str = ""
+    remedy: str = ""  # of the error
+
+    @property
+    def lag_bytes(self) -> int:
+        return max(0, self.source_end - self.position.end) if self.position is not None else 0
+
+    def to_record(self) -> dict[str, Any]:
+        """As JSON, for the state store and the command line."""
+        return {
+            "position": self.position.to_record() if self.position is not None else None,
+            "lag_bytes": self.lag_bytes,
+            "error": self.error,
+            "remedy": self.remedy,
+            "waiting": self.waiting,
+            "tables": [
+                {
+                    "table": str(state.source),
+                    "target": str(state.target),
+                    "phase": state.phase,
+                    "ranges": list(self.copied.get(state.source, (0, 0))),
+                    "copied": self.rows.get(state.source, 0),
+                    "applied": self.applied.get(state.source, 0),
+                    "reason": state.reason,
+                    "remedy": state.remedy,
+                    "attempts": state.attempts,
+                    "retry_at": state.retry_at,
+                }
+                for state in self.tables
+            ],
+        }
