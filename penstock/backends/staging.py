@@ -268,13 +268,15 @@ def lost(why: str) -> StagingLost:
 
 def make_folders(folder: Path) -> None:
     """A folder and those above it, each on the disk in its own parent: a file in it is lost with any of them."""
-    missing = []
-    while not folder.exists():
-        missing.append(folder)
-        folder = folder.parent
-    for one in reversed(missing):
-        one.mkdir(exist_ok=True)
-        sync(one.parent)
+    levels = [folder, *folder.parents]
+    there = next(place for place, level in enumerate(levels) if level.exists())
+    # From above, each on the disk before the next is made. If we die in between, the last one may not be: whoever
+    # comes next finds it there, and begins with it.
+    for place in range(there, -1, -1):
+        if place < there:
+            levels[place].mkdir(exist_ok=True)
+        with suppress(PermissionError):  # of a folder that others have made and we may only pass
+            sync(levels[place].parent)
 
 
 def sync_folders(paths: Iterable[Path], base: Path) -> None:

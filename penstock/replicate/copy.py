@@ -125,22 +125,29 @@ class Copier:
         elif moment.exact > state.exact:
             state = replace(state, exact=moment.exact)
         run = RunContext(state.copy, self._replication.name, self._staging / state.copy)
-        target = self._ends.writer(run)
-        try:
-            planned = self._plan(kept, state, run, target)
-            planned.require(self._replication.place)
-            # Before anything is staged: what a state names is found again, whoever dies.
-            self._save(state)
-            failpoint("copy.begun")
-            load = target.begin(replace(planned.load, keeps=True))
-        finally:
-            target.close()
+        planned, load = self._load(kept, state, run)
         staged = set(range(len(state.ranges))) if load.done else {receipt.part for receipt in load.staged()}
         if torn(kept, before, moment, staged):
             load.abort()
             load.close()
             return self.open(kept, fresh_copy(before), moment)
         return TableCopy(kept, state, planned, load, run, staged)
+
+    def _load(self, kept: Kept, state: TableState, run: RunContext) -> tuple[PlannedLoad | None, Load]:
+        """Where the ranges are staged; what was staged under the same name before is found there."""
+        target = self._ends.writer(run)
+        try:
+            planned = self._plan(kept, state, run, target)
+            planned.require(self._replication.place)
+            self._note_begun(state)
+            return planned, target.begin(replace(planned.load, keeps=True))
+        finally:
+            target.close()
+
+    def _note_begun(self, state: TableState) -> None:
+        """Before anything is staged: what a state names is found again, whoever dies."""
+        self._save(state)
+        failpoint("copy.begun")
 
     def _begun(self, kept: Kept, state: TableState, moment: CopyMoment) -> TableState:
         run = RunContext.new(self._replication.name, self._staging)

@@ -14,9 +14,9 @@ from pathlib import Path
 
 from penstock.backends.change_source import ChangeSource
 from penstock.backends.change_target import TableState
-from penstock.backends.changelog.chain import sync_folder
 from penstock.backends.changelog.snapshots import Snapshots
 from penstock.backends.changes import Position
+from penstock.backends.staging import sync
 from penstock.project.model import Project
 from penstock.project.replications import Replication
 from penstock.replicate.buffer import Buffer
@@ -87,7 +87,7 @@ class KeptLedger(Ledger):
             os.fsync(file.fileno())
         # If we die here, the one before it stays: ranges that it does not name are read again.
         beside.replace(self._path)
-        sync_folder(self._path.parent)
+        sync(self._path.parent)
 
     @property
     def live(self) -> list[TableState]:

@@ -23,7 +23,7 @@ from penstock.observe.failpoints import failpoint
 from penstock.project.replications import Replication
 from penstock.replicate.apply import Changes
 from penstock.replicate.buffer import Buffer
-from penstock.replicate.copy import Copier, TableCopy, torn
+from penstock.replicate.copy import Copier, TableCopy
 from penstock.replicate.flusher import Flusher, due, fresh_copy
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.tables import Kept
@@ -129,24 +129,12 @@ class LogCopier(Copier):
         self.snapshots.sweep([state.copy for state in live if state.copy])
         return self
 
-    def open(self, kept: Kept, state: TableState, moment: CopyMoment) -> TableCopy:
-        before = state
-        moment = moment.of(kept.source.name)
-        if not state.copy:
-            state = self._begun(kept, state, moment)
-        elif moment.exact > state.exact:
-            state = replace(state, exact=moment.exact)
-        run = RunContext(state.copy, self._replication.name, self._staging / state.copy)
-        # Before anything is staged: what a state names is found again, whoever dies.
-        self._save(state)
-        failpoint("copy.begun")
+    def _load(self, kept: Kept, state: TableState, run: RunContext) -> tuple[None, CopyLoad]:
+        del kept, run  # a log takes any column
+        self._note_begun(state)
         load = CopyLoad(self.snapshots, state.copy)
         failpoint("load.staging")
-        staged = set(range(len(state.ranges))) if load.done else {receipt.part for receipt in load.staged()}
-        if torn(kept, before, moment, staged):
-            load.abort()
-            return self.open(kept, fresh_copy(before), moment)
-        return TableCopy(kept, state, None, load, run, staged)
+        return None, load
 
     def piece(self, copy: TableCopy, moment: CopyMoment, part: int) -> Piece:
         columns = list(copy.kept.wire)

@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from penstock.backends.change_target import Applied, Applier, Flush, Logged, TableState
-from penstock.backends.changelog.chain import Chain, sync_folder
+from penstock.backends.changelog.chain import Chain
 from penstock.backends.changelog.snapshots import Snapshots
 from penstock.backends.changes import TRANSACTIONS, Batch, Position, Segment
+from penstock.backends.staging import make_folders, sync
 from penstock.errors import LinkLost
 from penstock.observe.failpoints import failpoint
 from penstock.schema import TableName
@@ -101,10 +102,9 @@ class LogApplier(Applier):
         for one in logged.batch.stored:
             path = self._chain.folder / one.file
             try:
-                self._chain.folder.mkdir(parents=True, exist_ok=True)
+                make_folders(self._chain.folder)
                 shutil.copyfile(logged.folder / one.file, path)
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
+                sync(path)
             except OSError as error:
                 raise self._away(error) from error
 
@@ -124,7 +124,7 @@ class LogApplier(Applier):
 
     def _sync(self, error: OSError) -> None:
         try:
-            sync_folder(self._chain.folder)
+            sync(self._chain.folder)
         except OSError:
             raise error from None  # not known to be durable, and not to be repeated: the agent ends
 

@@ -25,6 +25,7 @@ import pyarrow.compute as pc
 from penstock.backends.change_source import Scratch
 from penstock.backends.changelog.segment import Link, decode, decode_rows, encode, encode_rows, footer_of
 from penstock.backends.changes import TX, Position, Segment, StoredChanges, TableChanges
+from penstock.backends.staging import make_folders, sync
 from penstock.errors import PenstockError, StateError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import TableName
@@ -128,7 +129,7 @@ class Chain(Scratch):
                 temporary.unlink()
         failpoint("segment.linked")
         # The name itself is on the disk only after this: without it a power cut takes back what was confirmed.
-        sync_folder(self.folder)
+        sync(self.folder)
         failpoint("segment.durable")
         return size
 
@@ -136,14 +137,7 @@ class Chain(Scratch):
         """The folder, and on the disk every name that leads to it: else a power cut takes all that was confirmed."""
         if self._made and self.folder.exists():
             return
-        levels = [self.folder, *self.folder.parents]
-        there = next(place for place, level in enumerate(levels) if level.is_dir())
-        # From above, each on the disk before the next is made: if we die here, only the last one may not be, and
-        # that is where the next writer begins.
-        for level in reversed(levels[: there + 1]):
-            level.mkdir(exist_ok=True)
-            with suppress(PermissionError):  # of a folder that others have made and we may only pass
-                sync_folder(level.parent)
+        make_folders(self.folder)
         self._made = True
 
     def _stop_if_fenced(self, path: Path, number: int) -> None:
@@ -232,11 +226,3 @@ def _gone(path: Path) -> PenstockError:
         kept="what was applied before it",
         remedy="resync the replication: `penstock replications resync NAME`",
     )
-
-
-def sync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

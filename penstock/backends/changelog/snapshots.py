@@ -27,9 +27,10 @@ import pyarrow as pa
 import pyarrow.ipc
 
 from penstock.backends.base import Load, LoadResult, Receipt, Sink
-from penstock.backends.changelog.chain import PIECE, Chain, mapped, sync_folder
+from penstock.backends.changelog.chain import PIECE, Chain, mapped
 from penstock.backends.changelog.segment import damaged
 from penstock.backends.changes import TRANSACTIONS, VALUE, Position, Segment, TableVersion
+from penstock.backends.staging import sync
 from penstock.errors import Unsupported
 from penstock.observe.failpoints import failpoint
 from penstock.schema import TableName
@@ -123,7 +124,7 @@ class PieceSink(Sink):
             return PieceReceipt(**json.loads(path.read_text()))
         finally:
             temporary.unlink()
-            sync_folder(self.folder)
+            sync(self.folder)
         return made
 
 
