@@ -71,11 +71,13 @@ class SqlApplier(Applier):
         with self.session() as session:
             for statement in _tables(session.catalog):
                 session.execute(session.marks(statement))
-            found = session.query(
-                session.marks("select epoch, origin, committed, ended from _penstock.replications where name = ?"),
+            # The epoch first: a flush of the agent before may be on its way, and is waited for here. What is read
+            # afterwards has it, and no other can follow.
+            claimed = session.touched(
+                session.marks("update _penstock.replications set epoch = epoch + 1 where name = ?"),
                 (self._replication,),
             )
-            if not found:
+            if not claimed:
                 self._epoch = 1
                 session.execute(
                     session.marks(
@@ -84,13 +86,9 @@ class SqlApplier(Applier):
                     (self._replication,),
                 )
                 return Applied(1, None)
-            [(epoch, origin, committed, ended)] = found
-            self._epoch = epoch + 1
-            self._require_one(
-                session.touched(
-                    session.marks("update _penstock.replications set epoch = ? where name = ? and epoch = ?"),
-                    (self._epoch, self._replication, epoch),
-                )
+            [(self._epoch, origin, committed, ended)] = session.query(
+                session.marks("select epoch, origin, committed, ended from _penstock.replications where name = ?"),
+                (self._replication,),
             )
             position = Position(origin, committed, ended) if origin is not None else None
             return Applied(self._epoch, position, self._states(session))
