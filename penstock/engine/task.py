@@ -209,6 +209,8 @@ def carry_out(run: RunContext, part: int, batches: Callable[[], Iterator[pa.Reco
     finally:
         if counter is not None:
             counter.end()
+        # The worker waits beside the driver's commit, which has a use for what Arrow would keep for the next task.
+        pa.default_memory_pool().release_unused()
     # Outside of the handlers: a chained exception's text would reach Spark's log.
     if error.kind is Kind.TRANSIENT:
         raise failure(error)

@@ -16,7 +16,9 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import psutil
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 from penstock.backends.base import Receipt, RunContext, Sink
@@ -94,6 +96,19 @@ def test_a_receipt_comes_back_as_json(run: RunContext) -> None:
     (counter,) = job.counters(task.folder_of(run))
     assert (counter["rows"], counter["bytes"], counter["done"]) == (2, 16, True)
     assert job.busy(task.folder_of(run)) == []
+
+
+def test_a_worker_that_waits_keeps_no_memory_of_its_last_task(run: RunContext) -> None:
+    numbers = pa.array(range(1_000_000))
+
+    def wide() -> Iterator[pa.RecordBatch]:
+        for turn in range(30):
+            yield batch(**{f"c{n}": pc.add(numbers, turn + n) for n in range(8)})  # 64 MB
+
+    task.carry_out(run, 0, lambda: iter([batch(c0=numbers)]), Counting())
+    before = psutil.Process().memory_info().rss
+    task.carry_out(run, 0, wide, Counting())
+    assert psutil.Process().memory_info().rss - before < 32 * 2**20
 
 
 def test_data_errors_come_back_with_class_keys_and_remedy(run: RunContext) -> None:
