@@ -173,7 +173,11 @@ class SqlApplier(Applier):
     def _bring_in(self, session: SqlSession, table: TableFlush, counts: Counts) -> None:
         staged = [
             (name, rows)
-            for name, rows in ((UPSERTS, table.upserts), (DELETES, table.deletes), (MISSING, table.missing))
+            for name, rows in (
+                (UPSERTS + table.tag, table.upserts),
+                (DELETES + table.tag, table.deletes),
+                (MISSING, table.missing),
+            )
             if rows is not None and rows.num_rows
         ]
         for name, rows in staged:

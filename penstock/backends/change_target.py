@@ -89,6 +89,7 @@ class TableFlush:
     missing: pa.Table | None = None
     evolved: bool = False  # the table has other columns after it
     hidden: TableName | None = None  # that becomes the table: what is remembered of its columns goes with it
+    tag: str = ""  # of the names that `upserts` and `deletes` are staged under
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from penstock.backends.base import Check, Dialect, Execute, StagedColumn, Step
 from penstock.schema import ColumnDef, TableName
 
-# The relations that a target stages a flush under.
+# The relations that a target stages a flush under, each followed by the flush's tag.
 UPSERTS = "_penstock_upserts"
 DELETES = "_penstock_deletes"
 FILLED = "_penstock_filled"
@@ -56,22 +56,24 @@ class Shape:
     upserts: bool
     deletes: bool
     unsent: tuple[int, ...]  # columns that some row of it does not bring
+    tag: str = ""  # of the staged relations' names: the same for flushes that stage the same columns of a table
 
 
 def flush_steps(replica: Replica, dialect: Dialect, shape: Shape) -> list[Step]:
-    made = _Flush(replica, dialect)
+    made = _Flush(replica, dialect, shape)
     steps: list[Step] = []
     if not replica.keys:
-        return made.bag(shape)
-    if shape.upserts:
-        steps += made.fill(shape.unsent)
+        return made.bag()
+    if shape.unsent:
+        steps += made.fill()
     if shape.truncated:
         steps.append(made.empty())
     if shape.deletes:
         steps.append(made.delete())
     if shape.upserts:
         steps += made.upsert()
-        steps.append(Execute(f"drop {'table' if shape.unsent else 'view'} {FILLED}"))
+    if shape.unsent:
+        steps.append(Execute(f"drop table {FILLED}"))
     return steps
 
 
@@ -106,6 +108,15 @@ def own_columns(replica: Replica) -> tuple[str, ...]:
 class _Flush:
     replica: Replica
     dialect: Dialect
+    shape: Shape
+
+    @property
+    def _upserts(self) -> str:
+        return UPSERTS + self.shape.tag
+
+    @property
+    def _deletes(self) -> str:
+        return DELETES + self.shape.tag
 
     @property
     def _target(self) -> str:
@@ -121,28 +132,33 @@ class _Flush:
     def _key_column(self, key: str) -> StagedColumn:
         return next(staged for staged in self.replica.columns if staged.column.name == key)
 
-    def fill(self, unsent: Sequence[int]) -> list[Step]:
-        """The rows as they will be, in the target's types."""
+    def _rows(self) -> str:
+        """The rows as they will be, in the target's types: what a FROM can name."""
+        return FILLED if self.shape.unsent else f"(select {self._values()} from {self._upserts} as u)"
+
+    def _values(self) -> str:
         quote = self.dialect.quote
         selected = []
         for number, staged in enumerate(self.replica.columns):
             name = quote(staged.column.name)
             value = self._decoded(staged, f"u.{name}")
-            if number in unsent:
+            if number in self.shape.unsent:
                 value = f"case when u.{quote(f'{UNSENT}{number}')} then t.{name} else {value} end"
             selected.append(f"{value} as {name}")
         if self.replica.metadata:
             selected += [f"u.{quote(VERSION)}", f"u.{quote(COMMITTED_AT)}"]
             selected += [f"false as {quote(DELETED)}"] if self.replica.soft else []
-        text = f"select {', '.join(selected)}\nfrom {UPSERTS} as u"
-        if not unsent:
-            return [Execute(f"create temporary view {FILLED} as\n{text}")]
+        return ", ".join(selected)
+
+    def fill(self) -> list[Step]:
+        """What a row does not bring, from where it was: before anything is deleted, so it is set aside."""
+        quote = self.dialect.quote
         found = " and ".join(
             f"t.{quote(key)} = {self._decoded(self._key_column(key), 'u.' + quote(ORIGIN + str(place)))}"
             for place, key in enumerate(self.replica.keys)
         )
-        join = f"left join {self._target} as t on {found}"
-        lacking = " or ".join(f"u.{quote(f'{UNSENT}{number}')}" for number in unsent)
+        rows = f"{self._upserts} as u\nleft join {self._target} as t on {found}"
+        lacking = " or ".join(f"u.{quote(f'{UNSENT}{number}')}" for number in self.shape.unsent)
         first = quote(self.replica.keys[0])
         missing = Check(
             f"select {self.dialect.key_text(self.replica.keys)} from (select "
@@ -150,27 +166,30 @@ class _Flush:
                 f"{self._decoded(self._key_column(key), f'u.{quote(key)}')} as {quote(key)}"
                 for key in self.replica.keys
             )
-            + f" from {UPSERTS} as u {join} where ({lacking}) and t.{first} is null) as lost limit 3",
+            + f" from {rows} where ({lacking}) and t.{first} is null) as lost limit 3",
             "a change brings only a part of a row that the target does not have",
             why="the source sends no value that has not changed, and the row it belongs to is not there",
             remedy="copy the table again: `penstock replications resync NAME TABLE`",
         )
-        return [missing, Execute(f"create temporary table {FILLED} as\n{text}\n{join}")]
+        return [missing, Execute(f"create temporary table {FILLED} as\nselect {self._values()}\nfrom {rows}")]
 
-    def bag(self, shape: Shape) -> list[Step]:
+    def bag(self) -> list[Step]:
         """Of a table without a key: what goes goes as often as it is said, what comes is added."""
-        steps: list[Step] = [self.empty()] if shape.truncated else []
-        if shape.deletes:
+        steps: list[Step] = [self.empty()] if self.shape.truncated else []
+        if self.shape.deletes:
             steps += self._remove_some()
-        if shape.upserts:
-            names = (*(staged.column.name for staged in self.replica.columns), *own_columns(self.replica))
-            into = f"insert into {self._target} ({self._quoted(names)})"
-            steps += self.fill(())
-            steps += [
-                Execute(f"{into}\nselect {self._quoted(names)} from {FILLED}", "inserted"),
-                Execute(f"drop view {FILLED}"),
-            ]
+        if self.shape.upserts:
+            steps.append(
+                Execute(self._insert(f"select {self._quoted(self._names)} from {self._rows()} as f"), "inserted")
+            )
         return steps
+
+    @property
+    def _names(self) -> tuple[str, ...]:
+        return (*(staged.column.name for staged in self.replica.columns), *own_columns(self.replica))
+
+    def _insert(self, rows: str, alias: str = "") -> str:
+        return f"insert into {self._target}{alias} ({self._quoted(self._names)})\n{rows}"
 
     def _remove_some(self) -> list[Step]:
         quote, own = self.dialect.quote, self.dialect.row_id
@@ -195,7 +214,7 @@ class _Flush:
         return [
             Execute(
                 f"create temporary table {GONE} as\nselect {values}, d.{TIMES}, row_number() over () as {quote(GONE)}"
-                f" from {DELETES} as d"
+                f" from {self._deletes} as d"
             ),
             # A row that is not there, or not as often, would be lost in silence.
             Execute(change, "deleted", touches=f"select coalesce(sum({TIMES}), 0) from {GONE}"),
@@ -217,36 +236,48 @@ class _Flush:
             for key in self.replica.keys
         )
         guard = f" and {self._target}.{quote(VERSION)} <= d.{quote(VERSION)}" if self.replica.metadata else ""
-        exists = f"where exists (select 1 from {DELETES} as d where {same}{guard})"
+        exists = f"where exists (select 1 from {self._deletes} as d where {same}{guard})"
         if not self.replica.soft:
             return Execute(f"delete from {self._target} {exists}", "deleted")
         return Execute(f"update {self._target} set {quote(DELETED)} = true {exists}", "deleted")
 
     def upsert(self) -> list[Step]:
-        names = (*(staged.column.name for staged in self.replica.columns), *own_columns(self.replica))
-        quote = self.dialect.quote
-        into = f"insert into {self._target} as t ({self._quoted(names)})\nselect {self._quoted(names)} from {FILLED}"
         if not self.replica.declared:
-            return [self._replace(), Execute(self._absent(names), "inserted")]
-        values = [name for name in names if name not in self.replica.keys]
+            return [self._replace(), Execute(self._absent(), "inserted")]
+        return [Execute(self._merge() if self.dialect.merges else self._on_conflict(), "inserted")]
+
+    def _merge(self) -> str:
+        """As a join, which many rows want; ON CONFLICT would look up each of them in the index by itself."""
+        quote = self.dialect.quote
+        keys = " and ".join(f"t.{quote(key)} = f.{quote(key)}" for key in self.replica.keys)
+        values = [name for name in self._names if name not in self.replica.keys]
+        changes = ", ".join(f"{quote(name)} = f.{quote(name)}" for name in values)
+        newer = f" and t.{quote(VERSION)} <= f.{quote(VERSION)}" if self.replica.metadata else ""
+        return (
+            f"merge into {self._target} as t using {self._rows()} as f on {keys}\n"
+            f"when matched{newer} then {f'update set {changes}' if values else 'do nothing'}\n"
+            f"when not matched then insert ({self._quoted(self._names)}) values ({self._quoted(self._names, 'f')})"
+        )
+
+    def _on_conflict(self) -> str:
+        quote = self.dialect.quote
+        values = [name for name in self._names if name not in self.replica.keys]
         changes = ", ".join(f"{quote(name)} = excluded.{quote(name)}" for name in values)
         newer = f" where t.{quote(VERSION)} <= excluded.{quote(VERSION)}" if self.replica.metadata else ""
         then = f"do update set {changes}{newer}" if values else "do nothing"
         # "where true": without it, SQLite takes ON for a join's.
-        text = f"{into} where true\non conflict ({self._quoted(self.replica.keys)}) {then}"
-        return [Execute(text, "inserted")]
+        rows = f"select {self._quoted(self._names)} from {self._rows()} as f where true"
+        return self._insert(rows, " as t") + f"\non conflict ({self._quoted(self.replica.keys)}) {then}"
 
     def _replace(self) -> Execute:
         """Without a key of the target's own: the old rows go, and all come anew."""
-        return Execute(f"delete from {self._target} where exists (select 1 from {FILLED} as f where {self._same('f')})")
+        there = f"select 1 from {self._rows()} as f where {self._same('f')}"
+        return Execute(f"delete from {self._target} where exists ({there})")
 
-    def _absent(self, names: Sequence[str]) -> str:
+    def _absent(self) -> str:
         there = f"exists (select 1 from {self._target} where {self._same_key('f')})"
         guard = f" where not {there}" if self.replica.metadata else ""
-        return (
-            f"insert into {self._target} ({self._quoted(names)})\nselect {self._quoted(names, 'f')} from {FILLED} as f"
-            + guard
-        )
+        return self._insert(f"select {self._quoted(self._names, 'f')} from {self._rows()} as f{guard}")
 
     def _same_key(self, alias: str) -> str:
         quote = self.dialect.quote

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
@@ -145,7 +146,14 @@ def _table(evolved: Evolved, prepared: Prepared, dialect: Dialect) -> TableFlush
     kept, upserts, deletes = evolved.kept, prepared.upserts, prepared.deletes
     columns = range(len(kept.source.version.columns))
     unsent = tuple(number for number in columns if f"{UNSENT}{number}" in upserts.column_names)
-    shape = Shape(prepared.truncated, upserts.num_rows > 0, deletes.num_rows > 0, unsent)
+    tag = _tag(kept.replica.table, upserts.schema, deletes.schema)
+    shape = Shape(prepared.truncated, upserts.num_rows > 0, deletes.num_rows > 0, unsent, tag)
     steps = (*evolved.first, *flush_steps(kept.replica, dialect, shape), *evolved.last)
     load = TableLoad(kept.replica.table, kept.replica.columns, steps)
-    return TableFlush(kept.source.name, load, upserts, deletes, evolved.missing, evolved.changed)
+    return TableFlush(kept.source.name, load, upserts, deletes, evolved.missing, evolved.changed, tag=tag)
+
+
+def _tag(table: TableName, *staged: pa.Schema) -> str:
+    """Names what is staged: a session that keeps its staging finds the same columns under the same name."""
+    shown = [str(table), *(f"{field.name} {field.type}" for schema in staged for field in schema)]
+    return f"_{zlib.crc32(repr(shown).encode()):08x}"

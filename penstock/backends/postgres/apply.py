@@ -12,7 +12,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv
 
-from penstock.backends.applier import SqlApplier
+from penstock.backends.applier import MISSING, SqlApplier
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import DriverSession, identifier, open_session
 from penstock.backends.postgres.dialect import qualified
@@ -21,15 +21,21 @@ from penstock.backends.postgres.native import staging_type
 from penstock.backends.postgres.types import BACKEND
 from penstock.backends.sql import SqlSession, ensure_catalog
 from penstock.backends.steps import TableLoad
-from penstock.errors import TargetError
+from penstock.errors import PlanRefused, TargetError
 from penstock.schema import TableName
 
 _TYPES = {pa.bool_(): "boolean", pa.int64(): "bigint", pa.timestamp("us", "UTC"): "timestamptz"}
+# Relations that a session keeps to stage flushes in: each COMMIT empties all of them.
+MOST_STAGES = 64
+OLDEST_SERVER = 150_000  # that has MERGE
 _OPTIONS = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
 
 
 class PostgresApplier(SqlApplier):
-    """Keeps one session for all flushes."""
+    """Keeps one session for all flushes, and in it the relations that they are staged in.
+
+    To make and drop them in each flush would leave dead rows in the server's catalogs, some hundred every second.
+    """
 
     texts_of = BACKEND
 
@@ -39,12 +45,24 @@ class PostgresApplier(SqlApplier):
         connection = open_session(
             self._conninfo, f"penstock:{replication}:apply", (("lock_timeout", config.lock_timeout),)
         )
+        server = connection.info.server_version
+        if server < OLDEST_SERVER:
+            connection.close()
+            raise PlanRefused(
+                f"the server of connection {config.name!r} is too old to be replicated into",
+                why=f"it is version {server // 10000}, and MERGE came with 15",
+                kept="nothing was touched",
+                remedy="upgrade it, or choose another target",
+            )
         self._session = DriverSession(connection, self._conninfo)
+        self._stages: dict[str, None] = {}  # that are there, the longest unused first; perhaps more than are
+        self._filled: set[str] = set()  # in this transaction
         with self._session.atomic():
             ensure_catalog(self._session)
 
     @contextmanager
     def session(self) -> Iterator[SqlSession]:
+        self._filled.clear()
         with self._session.atomic():
             yield self._session
 
@@ -53,7 +71,7 @@ class PostgresApplier(SqlApplier):
         columns = ", ".join(
             f"{identifier(f.name)} {known.get(f.name) or _TYPES.get(f.type, 'text')}" for f in rows.schema
         )
-        session.execute(f"create temp table {name} ({columns}) on commit drop")
+        self._make_stage(session, name, columns)
         text = pa.BufferOutputStream()
         # NULL is an empty field, an empty text is "": as COPY reads them.
         pyarrow.csv.write_csv(rows, text, _OPTIONS)
@@ -63,8 +81,27 @@ class PostgresApplier(SqlApplier):
         except psycopg.Error as error:
             raise refused(error, self._conninfo, side=TargetError) from error
 
+    def _make_stage(self, session: SqlSession, name: str, columns: str) -> None:
+        if name == MISSING:
+            session.execute(f"create temp table {name} ({columns}) on commit drop")
+            return
+        if name in self._filled:  # by the round before, of a transaction that comes in pieces
+            session.execute(f"truncate {name}")
+            return
+        # It may be gone although it is known here, with a transaction that failed, or there although it is not.
+        session.execute(f"create temp table if not exists {name} ({columns}) on commit delete rows")
+        self._filled.add(name)
+        self._stages.pop(name, None)
+        self._stages[name] = None
+        while len(self._stages) > MOST_STAGES:
+            oldest = next(iter(self._stages))
+            del self._stages[oldest]
+            self._filled.discard(oldest)
+            session.execute(f"drop table if exists {oldest}")
+
     def unstage(self, session: SqlSession, name: str) -> None:
-        session.execute(f"drop table {name}")
+        if name == MISSING:
+            session.execute(f"drop table {name}")
 
     def exists(self, session: SqlSession, table: TableName) -> bool:
         found = session.query("select pg_catalog.to_regclass(%s) is not null", (qualified(table),))

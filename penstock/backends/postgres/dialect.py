@@ -27,6 +27,7 @@ class PostgresDialect(Dialect):
     update_form = "update_from"
     row_id = "ctid"
     savepoints = True
+    merges = True
     timestamp_type = "timestamp with time zone"
     text_type = "text"
     bool_type = "boolean"
