@@ -16,12 +16,23 @@ import pyarrow as pa
 from penstock.backends.change_target import Applied, Applier, Flush, TableFailed, TableFlush, TableState
 from penstock.backends.changes import Position
 from penstock.backends.sql import Catalog, Counts, SqlSession, remember, run_steps
-from penstock.backends.steps import TableLoad
+from penstock.backends.steps import StagedColumn, TableLoad
 from penstock.errors import Busy, Kind, PenstockError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import TableName
 
 UPSERTS, DELETES, MISSING = "_penstock_upserts", "_penstock_deletes", "_penstock_missing"
+ORIGIN = "_penstock_origin_"  # and a key column's place in the table: the key under which the target has the row
+
+
+def staged_as(load: TableLoad, name: str) -> StagedColumn | None:
+    """The column of the table whose values a column of a staged relation has; None of one that is no value of it.
+
+    A key of the row before has the form of the key: compared in another, no row would be found by it.
+    """
+    if name.startswith(ORIGIN):
+        return load.columns[int(name.removeprefix(ORIGIN))]
+    return next((staged for staged in load.columns if staged.column.name == name), None)
 
 
 def _tables(kind: Catalog) -> tuple[str, ...]:

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from penstock.backends.applier import ORIGIN
 from penstock.backends.base import Check, Dialect, Execute, StagedColumn, Step
 from penstock.schema import ColumnDef, TableName
 
@@ -23,7 +24,6 @@ DELETED = "_penstock_deleted"
 TIMES = "_penstock_times"  # of a row without a key that goes: how often
 GONE = "_penstock_gone"
 MISSING = "_penstock_missing"  # one row: what rows have that are older than a new column
-ORIGIN = "_penstock_origin_"  # and the key's place: the key under which the target has the row
 UNSENT = "_penstock_unsent_"  # and the column's place: true where the target's own value stays
 
 
@@ -129,6 +129,10 @@ class _Flush:
     def _decoded(self, staged: StagedColumn, value: str) -> str:
         return staged.native.decode.replace("{}", value)
 
+    def _origin(self, key: str) -> str:
+        """The staged column with the key that the target has the row under."""
+        return ORIGIN + str([staged.column.name for staged in self.replica.columns].index(key))
+
     def _key_column(self, key: str) -> StagedColumn:
         return next(staged for staged in self.replica.columns if staged.column.name == key)
 
@@ -154,8 +158,8 @@ class _Flush:
         """What a row does not bring, from where it was: before anything is deleted, so it is set aside."""
         quote = self.dialect.quote
         found = " and ".join(
-            f"t.{quote(key)} = {self._decoded(self._key_column(key), 'u.' + quote(ORIGIN + str(place)))}"
-            for place, key in enumerate(self.replica.keys)
+            f"t.{quote(key)} = {self._decoded(self._key_column(key), 'u.' + quote(self._origin(key)))}"
+            for key in self.replica.keys
         )
         rows = f"{self._upserts} as u\nleft join {self._target} as t on {found}"
         lacking = " or ".join(f"u.{quote(f'{UNSENT}{number}')}" for number in self.shape.unsent)

@@ -13,7 +13,7 @@ from penstock.backends.base import Dialect, TableLoad
 from penstock.backends.change_target import TableFailed, TableFlush
 from penstock.backends.changes import Batch, Position, Segment, StoredChanges, TableChanges, behind, joined
 from penstock.errors import PenstockError
-from penstock.load.flush import UNSENT, Shape, flush_steps
+from penstock.load.flush import UNSENT, Replica, Shape, flush_steps
 from penstock.replicate.evolve import Evolved, Evolver
 from penstock.replicate.tables import Kept
 from penstock.replicate.versions import newest
@@ -146,14 +146,15 @@ def _table(evolved: Evolved, prepared: Prepared, dialect: Dialect) -> TableFlush
     kept, upserts, deletes = evolved.kept, prepared.upserts, prepared.deletes
     columns = range(len(kept.source.version.columns))
     unsent = tuple(number for number in columns if f"{UNSENT}{number}" in upserts.column_names)
-    tag = _tag(kept.replica.table, upserts.schema, deletes.schema)
+    tag = _tag(kept.replica, upserts.schema, deletes.schema)
     shape = Shape(prepared.truncated, upserts.num_rows > 0, deletes.num_rows > 0, unsent, tag)
     steps = (*evolved.first, *flush_steps(kept.replica, dialect, shape), *evolved.last)
     load = TableLoad(kept.replica.table, kept.replica.columns, steps)
     return TableFlush(kept.source.name, load, upserts, deletes, evolved.missing, evolved.changed, tag=tag)
 
 
-def _tag(table: TableName, *staged: pa.Schema) -> str:
-    """Names what is staged: a session that keeps its staging finds the same columns under the same name."""
-    shown = [str(table), *(f"{field.name} {field.type}" for schema in staged for field in schema)]
+def _tag(replica: Replica, *staged: pa.Schema) -> str:
+    """Names what is staged: a session that keeps its staging finds the same columns and types under the same name."""
+    shown = [(str(replica.table), ""), *((one.column.name, one.native.sql) for one in replica.columns)]
+    shown += [(field.name, str(field.type)) for schema in staged for field in schema]
     return f"_{zlib.crc32(repr(shown).encode()):08x}"

@@ -17,6 +17,7 @@ from typing import Protocol
 import pyarrow as pa
 import pyarrow.ipc
 
+from penstock.backends.applier import ORIGIN
 from penstock.backends.base import Receipt, RunContext, Sink
 from penstock.backends.change_source import ReadsTexts
 from penstock.backends.change_target import TableFailed
@@ -24,7 +25,7 @@ from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import VALUE, ChangedColumn, Position, StoredChanges, TableChanges, TableVersion
 from penstock.backends.registry import backend
 from penstock.errors import Kind, PenstockError, Unsupported
-from penstock.load.flush import COMMITTED_AT, ORIGIN, TIMES, UNSENT, VERSION
+from penstock.load.flush import COMMITTED_AT, TIMES, UNSENT, VERSION
 from penstock.replicate.apply import Changes, Prepared, TablePlan, rounds_of
 from penstock.replicate.fold import Folded, fold, fold_bag
 from penstock.replicate.tables import Kept
@@ -80,7 +81,8 @@ def _upserts(kept: Kept, version: TableVersion, folded: Folded, transactions: pa
             columns[f"{UNSENT}{number}"] = rows[f"u{number}"]
     if kept.replica.keys:
         origin = _keys(kept, version, rows, texts)
-        columns |= {f"{ORIGIN}{place}": origin[key] for place, key in enumerate(kept.replica.keys)}
+        names = [staged.column.name for staged in kept.replica.columns]
+        columns |= {f"{ORIGIN}{names.index(key)}": origin[key] for key in kept.replica.keys}
     return pa.table(columns | _versions(rows, transactions))
 
 

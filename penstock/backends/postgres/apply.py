@@ -12,7 +12,7 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv
 
-from penstock.backends.applier import MISSING, SqlApplier
+from penstock.backends.applier import MISSING, SqlApplier, staged_as
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import DriverSession, identifier, open_session
 from penstock.backends.postgres.dialect import qualified
@@ -67,10 +67,7 @@ class PostgresApplier(SqlApplier):
             yield self._session
 
     def stage(self, session: SqlSession, name: str, rows: pa.Table, load: TableLoad) -> None:
-        known = {staged.column.name: staging_type(staged.column, staged.native) for staged in load.columns}
-        columns = ", ".join(
-            f"{identifier(f.name)} {known.get(f.name) or _TYPES.get(f.type, 'text')}" for f in rows.schema
-        )
+        columns = ", ".join(f"{identifier(field.name)} {_type(field, load)}" for field in rows.schema)
         self._make_stage(session, name, columns)
         text = pa.BufferOutputStream()
         # NULL is an empty field, an empty text is "": as COPY reads them.
@@ -109,3 +106,8 @@ class PostgresApplier(SqlApplier):
 
     def close(self) -> None:
         self._session.connection.close()
+
+
+def _type(field: pa.Field, load: TableLoad) -> str:
+    staged = staged_as(load, field.name)
+    return _TYPES.get(field.type, "text") if staged is None else staging_type(staged.column, staged.native)

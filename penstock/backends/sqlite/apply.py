@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pyarrow as pa
 
-from penstock.backends.applier import SqlApplier
+from penstock.backends.applier import SqlApplier, staged_as
 from penstock.backends.sql import SqlSession, ensure_catalog
 from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.connect import Session, open_target
@@ -42,7 +43,8 @@ class SQLiteApplier(SqlApplier):
 
     def stage(self, session: SqlSession, name: str, rows: pa.Table, load: TableLoad) -> None:
         assert isinstance(session, Session)  # noqa: S101  its own
-        own = tuple(staged for staged in load.columns if staged.column.name in rows.column_names)
+        found = [(name, staged_as(load, name)) for name in rows.column_names]
+        own = tuple(replace(one, column=one.column.renamed(name)) for name, one in found if one is not None)
         cells = Cells(own, tuple(staged.column.name for staged in own[:1]), str(load.table))
         batches = []
         for batch in rows.combine_chunks().to_batches():
