@@ -167,6 +167,11 @@ class Batch:
         held: int = sum(table.rows.num_rows for table in self.tables)
         return held + sum(one.rows for one in self.stored)
 
+    @property
+    def nbytes(self) -> int:
+        """In memory."""
+        return sum(table.rows.nbytes for table in self.tables)
+
 
 def joined(batches: Sequence[Batch]) -> Batch:
     """Several as one, their transactions numbered on."""

@@ -16,6 +16,11 @@ class _Known:
     after: Position
     until: Position
     rows: int
+    held: int  # bytes of its rows in memory
+
+
+# Of one flush, in memory: rows may be of any size.
+FLUSH_BYTES = 64 * 1024 * 1024
 
 
 class Buffer:
@@ -32,10 +37,11 @@ class Buffer:
         while self.chain.path(following).exists():
             footer = self.chain.footer(following)
             rows = sum(table["rows"] for table in (*footer["tables"], *footer["stored"]))
+            held = sum(table.get("held", table["bytes"]) for table in footer["tables"])
             after, until = Position.from_record(footer["after"]), Position.from_record(footer["until"])
             if self._known and after.commit > self._known[-1].until.commit:
                 raise self._gap(f"segment {following} begins behind the end of the one before it")
-            self._known.append(_Known(following, after, until, rows))
+            self._known.append(_Known(following, after, until, rows, held))
             following += 1
 
     def _gap(self, why: str) -> StateError:
@@ -61,7 +67,10 @@ class Buffer:
         return total
 
     def behind(self, position: Position, rows: int) -> list[Segment]:
-        """Segments with something behind a position: at least one if there is one, else no more than so many rows."""
+        """Segments with something behind a position: at least one if there is one, else no more than so many rows.
+
+        And no more than memory is meant for.
+        """
         self._look()
         found: list[Segment] = []
         total = 0
@@ -72,10 +81,12 @@ class Buffer:
         if total == len(self._known) > 0 and self._known[0].after.commit > position.commit:
             # Of a target that was restored from a backup, perhaps: what it needs was removed long since.
             raise self._gap("it begins behind what the target has: the changes in between were removed")
+        held = FLUSH_BYTES
         for known in self._known[len(self._known) - total :]:
-            if found and known.rows > rows:
+            if found and (known.rows > rows or known.held > held):
                 break
             rows -= known.rows
+            held -= known.held
             found.append(self.chain.read(known.number))
         return found
 

@@ -17,6 +17,7 @@ from penstock.backends.changes import TRANSACTIONS, Batch, Position, Segment, be
 from penstock.observe.failpoints import failpoint
 
 SEGMENT_ROWS = 200_000
+SEGMENT_BYTES = 64 * 1024 * 1024  # in memory, of what does not lie in files of its own
 IDLE_SECONDS = 0.05
 MARK_SECONDS = 10.0  # between two marks in a log that has nothing for us
 BEAT_SECONDS = 30.0  # between two looks at whether a log that has nothing for us has gone on all the same
@@ -116,8 +117,8 @@ class Capture:
     def _gather(self) -> list[Batch]:
         """What comes until a segment is due: when it is old enough, large enough, or nothing more comes."""
         batches: list[Batch] = []
-        rows, began = 0, 0.0
-        while rows < SEGMENT_ROWS and self._go_on():
+        rows, held, began = 0, 0, 0.0
+        while rows < SEGMENT_ROWS and held < SEGMENT_BYTES and self._go_on():
             left = self._segment_seconds - (time.monotonic() - began) if batches else IDLE_SECONDS
             if left <= 0:
                 break
@@ -125,11 +126,20 @@ class Capture:
             if taken is None:
                 break
             batch = behind(taken, self._after.commit)
+            self._drop_seen(taken, batch)
             if not batches:
                 began = time.monotonic()
             batches.append(batch)
             rows += batch.rows
+            held += batch.nbytes
         return batches
+
+    def _drop_seen(self, taken: Batch, batch: Batch) -> None:
+        """The files of large transactions that were durable before, and were sent again."""
+        kept = {one.file for one in batch.stored}
+        for one in taken.stored:
+            if one.file not in kept:
+                self._chain.drop(one.file)
 
     def _write(self, batch: Batch) -> Captured | None:
         """The segment; None if no transaction ended in it."""

@@ -428,9 +428,54 @@ def test_the_pieces_of_an_aborted_transaction_are_removed(
     assert [rows["n0"].to_pylist() for rows in pieces.files.values()] == [["2"]]
 
 
-def test_a_feed_may_end_behind_these_messages_alone() -> None:
+def test_a_large_row_counts_by_its_bytes(decoder: Decoder, pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decoding, "HELD_BYTES", 1000)
+    decoder.feed([stream_start(7), _items(sub=7), insert(ITEMS, "1", "a", "b" * 2000, sub=7), stream_stop()])
+    assert [table.num_rows for table in pieces.files.values()] == [1]
+    decoder.feed([begin(20), _items(), insert(ITEMS, "2", "a", "b" * 2000)])
+    assert [table.num_rows for table in pieces.files.values()] == [1, 1]
+
+
+def test_nothing_is_half_behind_these_messages_alone() -> None:
     ending = [commit(1, 2), stream_stop(), stream_commit(7, 1, 2), stream_abort(7, 7)]
     assert {message[HEADER] for message in ending} == set(ENDS)
+
+
+@pytest.mark.parametrize("held", [0, 1, 100])
+def test_messages_may_be_cut_anywhere(held: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a transaction that is larger than memory, a part comes at a time: sent whole, or streamed."""
+    monkeypatch.setattr(decoding, "HELD_ROWS", held)
+    given = [begin(20), _items(), insert(ITEMS, "1", "a", "b"), update(ITEMS, "1", "c", UNCHANGED), commit(10, 20, AT)]
+    given += [stream_start(7), _items(sub=7), insert(ITEMS, "2", "a", "b", sub=7), insert(ITEMS, "3", "a", "b", sub=8)]
+    given += [truncate(ITEMS, sub=7), stream_stop(), stream_abort(7, 8), message(b"beat")]
+    given += [begin(40), insert(ITEMS, "4", "a", "b"), truncate(ITEMS), insert(ITEMS, "5", "a", "b"), commit(30, 40)]
+    given += [
+        stream_start(7, first=False),
+        insert(ITEMS, "6", "a", "b", sub=7),
+        stream_stop(),
+        stream_commit(7, 50, 60),
+    ]
+    given += [begin(80), delete(ITEMS, key=["6", None, None]), commit(70, 80)]
+
+    def decoded(*parts: list[bytes]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
+        scratch = Pieces()
+        decoder = Decoder(Described(), scratch, {})
+        batch = joined([decoder.feed(part) for part in parts])
+        tables = list(batch.tables)
+        for one in batch.stored:
+            rows = scratch.files[one.file].to_pylist()
+            left = [row | {"tx": one.tx} for row in rows if row.pop("sub") not in one.aborted]
+            tables.append(changes.TableChanges(one.version, pa.Table.from_pylist(left)))
+        transactions = batch.transactions.drop_columns(["changes"]).to_pylist()
+        return transactions, _rows(changes.Batch(batch.transactions, tuple(tables)))
+
+    whole = decoded(given)
+    assert [row["commit"] for row in whole[0]] == [10, 30, 50, 70]
+    assert len(whole[1]) == 9
+    for first in range(1, len(given)):
+        assert decoded(given[:first], given[first:]) == whole, first
+        for second in range(first + 1, len(given)):
+            assert decoded(given[:first], given[first:second], given[second:]) == whole, (first, second)
 
 
 # ---------------------------------------------------------------- batches

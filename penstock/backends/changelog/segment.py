@@ -41,7 +41,9 @@ def encode(segment: Segment, link: Link) -> list[pa.Buffer | bytes]:
     places = []
     for rows in (segment.transactions, *(table.rows for table in segment.tables)):
         body = encode_rows(rows)
-        places.append({"at": at, "bytes": body.size, "crc": zlib.crc32(body), "rows": rows.num_rows})
+        places.append(
+            {"at": at, "bytes": body.size, "crc": zlib.crc32(body), "rows": rows.num_rows, "held": rows.nbytes}
+        )
         parts.append(body)
         at += body.size
     footer = {

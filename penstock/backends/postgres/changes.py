@@ -24,7 +24,9 @@ from penstock.schema import TableName
 
 EPOCH_MICROS = 946_684_800_000_000  # from 1970-01-01 to 2000-01-01
 SUB = "sub"  # of a row that is streamed: its subtransaction
-HELD_ROWS = 200_000  # of a transaction that is not over
+# Of a transaction that is not over: what is more lies in files. A row may be of any size, so both count.
+HELD_ROWS = 200_000
+HELD_BYTES = 64 * 1024 * 1024
 
 Describe = Callable[[Relation, TableVersion | None], TableVersion]
 
@@ -32,7 +34,7 @@ _OPS = np.zeros(256, np.int8)
 _OPS[[pgoutput.INSERT, pgoutput.UPDATE, pgoutput.DELETE]] = [changes.INSERT, changes.UPDATE, changes.DELETE]
 _IS_ROW = np.zeros(256, bool)
 _IS_ROW[[pgoutput.INSERT, pgoutput.UPDATE, pgoutput.DELETE]] = True
-# What may stand last in the messages that are fed: behind it nothing is half.
+# Behind these nothing is half.
 ENDS = frozenset({pgoutput.COMMIT, pgoutput.STREAM_STOP, pgoutput.STREAM_COMMIT, pgoutput.STREAM_ABORT})
 
 
@@ -44,8 +46,25 @@ class _Streamed:
     pieces: list[TableChanges] = field(default_factory=list)
     stored: list[StoredChanges] = field(default_factory=list)
     rows: int = 0
+    bytes: int = 0
     aborted: list[int] = field(default_factory=list)
     messages: int = 0
+
+    @property
+    def large(self) -> bool:
+        return self.rows > HELD_ROWS or self.bytes > HELD_BYTES
+
+
+@dataclass(frozen=True, slots=True)
+class _Half:
+    """What the last messages have begun and not ended: a transaction sent whole, or a piece of a streamed one."""
+
+    transaction: _Streamed
+    streamed: bool
+
+    @property
+    def end(self) -> int:
+        return pgoutput.STREAM_STOP if self.streamed else pgoutput.COMMIT
 
 
 @dataclass(slots=True)
@@ -72,9 +91,47 @@ class Decoder:
         self._versions: dict[int, TableVersion] = {}
         self._known = dict(known)  # by name: what was told last, of this start or of the one before
         self._streamed: dict[int, _Streamed] = {}
+        self._half: _Half | None = None
 
     def feed(self, given: Sequence[bytes]) -> Batch:
-        """The transactions that these messages end. The last message is one of `ENDS`."""
+        """The transactions that these messages end. What they leave half, the next ones go on with."""
+        found: list[Batch] = []
+        if self._half is not None:
+            given, ended = self._go_on(given, self._half)
+            found += ended
+        whole = _whole(given)
+        if whole:
+            found.append(self._fed(given[:whole]))
+        if whole < len(given):
+            self._begin_half(given[whole:])
+        return changes.joined(found) if found else Batch(changes.TRANSACTIONS.empty_table(), ())
+
+    def _begin_half(self, given: Sequence[bytes]) -> None:
+        for at, one in enumerate(given):
+            kind = one[pgoutput.HEADER]
+            if kind in (pgoutput.BEGIN, pgoutput.STREAM_START):
+                streamed = kind == pgoutput.STREAM_START
+                xid = self._xid(Messages([one]), 0) if streamed else 0
+                begun = self._streamed.setdefault(xid, _Streamed()) if streamed else _Streamed()
+                self._half = _Half(begun, streamed)
+                self._go_on(given[at + 1 :], self._half)
+                return
+
+    def _go_on(self, given: Sequence[bytes], half: _Half) -> tuple[Sequence[bytes], list[Batch]]:
+        """What stands behind the end of what was half, and the transaction that ends there."""
+        end = next((at for at, one in enumerate(given) if one[pgoutput.HEADER] == half.end), None)
+        messages = Messages(given if end is None else given[: end + 1])
+        self._hold(messages, np.arange(len(given) if end is None else end), half.transaction, 4 if half.streamed else 0)
+        if end is None:
+            return [], []
+        self._half = None
+        if half.streamed:
+            return given[end + 1 :], []
+        tables, stored = tuple(self._end(half.transaction, 0)), tuple(half.transaction.stored)
+        ended = Batch(_transactions(messages, np.array([end]), tables, stored), tables, stored)
+        return given[end + 1 :], [ended]
+
+    def _fed(self, given: Sequence[bytes]) -> Batch:
         messages = Messages(given)
         # What a streamed transaction has told of a table holds from its commit on, and is not told again: what stands
         # behind the commit is read after it.
@@ -114,19 +171,28 @@ class Decoder:
     def _piece(self, messages: Messages, start: int) -> None:
         stops = np.flatnonzero(messages.kinds[start:] == pgoutput.STREAM_STOP)
         numbers = np.arange(start + 1, start + int(stops[0]))
-        streamed = self._streamed.setdefault(self._xid(messages, start), _Streamed())
-        seq = streamed.messages + np.arange(numbers.size)
-        streamed.messages += numbers.size
-        part = _Part(numbers, 4, np.zeros(numbers.size, np.int64), seq, streamed.versions, self._versions)
+        self._hold(messages, numbers, self._streamed.setdefault(self._xid(messages, start), _Streamed()), 4)
+
+    def _hold(self, messages: Messages, numbers: Numbers, held: _Streamed, shift: int) -> None:
+        """More of a transaction that is not over."""
+        seq = held.messages + np.arange(numbers.size)
+        held.messages += numbers.size
+        # One that is sent whole has been committed: what it says of tables holds at once.
+        versions = held.versions if shift else self._versions
+        part = _Part(numbers, shift, np.zeros(numbers.size, np.int64), seq, versions, self._versions)
         for piece in self._changes(messages, part):
-            streamed.rows += piece.rows.num_rows
-            streamed.pieces.append(piece)
-        if streamed.rows > HELD_ROWS:
-            # Too large to be held: what has come goes into files, which the segment will only point at.
-            for piece in streamed.pieces:
+            rows = piece.rows
+            if not shift:
+                rows = rows.append_column(SUB, pa.array(np.zeros(rows.num_rows, np.int64)))
+            held.rows += rows.num_rows
+            held.bytes += rows.nbytes
+            held.pieces.append(TableChanges(piece.version, rows))
+        if held.large:
+            # What has come goes into files, which the segment will only point at.
+            for piece in held.pieces:
                 file, crc = self._scratch.put(piece.rows)
-                streamed.stored.append(StoredChanges(piece.version, file, piece.rows.num_rows, crc, 0))
-            streamed.pieces.clear()
+                held.stored.append(StoredChanges(piece.version, file, piece.rows.num_rows, crc, 0))
+            held.pieces.clear()
 
     def _xid(self, messages: Messages, number: int) -> int:
         return int(messages.uint32(messages.starts[[number]] + 1)[0])
@@ -185,6 +251,11 @@ class Decoder:
             for named in _truncated(messages, int(part.numbers[place]), part.shift):
                 version = _version_at(int(place), first.get(named), told.get(named, []))
                 yield TableChanges(version, _truncation(messages, part, int(place)))
+
+
+def _whole(given: Sequence[bytes]) -> int:
+    """How many of the messages stand before what is half."""
+    return next((at for at in range(len(given), 0, -1) if given[at - 1][pgoutput.HEADER] in ENDS), 0)
 
 
 _STREAM_ENDS = [pgoutput.STREAM_START, pgoutput.STREAM_ABORT, pgoutput.STREAM_COMMIT]

@@ -33,6 +33,8 @@ ANSWER_EVERY = TIMEOUT_SECONDS / 3
 CONFIRM_SECONDS = 0.5  # how long a new position may wait to be told
 MESSAGES = 20_000  # that are decoded together
 WAITING_BYTES = 64 * 1024 * 1024  # that may stand between the socket and the writer
+# Of a transaction that is longer, so much at a time: what a server sends whole may be larger than our memory.
+PART_BYTES = 32 * 1024 * 1024
 EPOCH_SECONDS = 946_684_800
 
 _FEEDBACK = struct.Struct(">cQQQQB")
@@ -143,7 +145,7 @@ class ReplicationLink:
 
 
 class Receiver(threading.Thread):
-    """Owns the socket. Hands over lists of messages that end where nothing is half."""
+    """Owns the socket. Hands over lists of messages that end where nothing is half, or are large."""
 
     def __init__(self, link: ReplicationLink, start: int) -> None:
         super().__init__(name="penstock-receiver", daemon=True)
@@ -160,6 +162,7 @@ class Receiver(threading.Thread):
         self._received = start
         self._outstanding = 0  # lists handed over whose end is not durable
         self._last_answer = 0.0
+        self._half = False  # what was handed over last ends inside of a transaction
 
     # ------------------------------------------------------------ for the writer
 
@@ -216,25 +219,26 @@ class Receiver(threading.Thread):
         """What has arrived, up to a place where nothing is half; a transaction that is, is read on."""
         get = self._link.pgconn.get_copy_data
         messages: list[bytes] = []
-        whole = 0  # how many of them end where nothing is half
+        whole = size_of_all = 0  # how many of them end where nothing is half; bytes of all
         while True:
             size, data = get(1)
             if size > 0:
                 if data[0] == _DATA:
                     messages.append(bytes(data))
+                    size_of_all += size
                     if data[pgoutput.HEADER] in ENDS:
                         whole = len(messages)
                 else:
-                    self._keepalive(bytes(data), idle=not messages)
+                    self._keepalive(bytes(data), idle=not messages and not self._half)
             elif size == 0:
                 if whole == len(messages):
                     break
                 self._await_more()
             else:
                 raise self._link.broken()
-            if whole == len(messages) and len(messages) >= MESSAGES:
+            if size_of_all >= PART_BYTES or (whole == len(messages) and len(messages) >= MESSAGES):
                 self._hand_over(messages)
-                messages, whole = [], 0
+                messages, whole, size_of_all = [], 0, 0
         if messages:
             self._hand_over(messages)
 
@@ -249,6 +253,7 @@ class Receiver(threading.Thread):
 
     def _hand_over(self, messages: list[bytes]) -> None:
         size = sum(map(len, messages))
+        self._half = messages[-1][pgoutput.HEADER] not in ENDS
         (self._received,) = struct.unpack_from(">Q", messages[-1], 9)
         self.server_end = max(self.server_end, self._received)
         with self._changed:
