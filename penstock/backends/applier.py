@@ -97,12 +97,28 @@ class SqlApplier(Applier):
                     (self._replication,),
                 )
                 return Applied(1, None)
-            [(self._epoch, origin, committed, ended)] = session.query(
-                session.marks("select epoch, origin, committed, ended from _penstock.replications where name = ?"),
-                (self._replication,),
-            )
-            position = Position(origin, committed, ended) if origin is not None else None
-            return Applied(self._epoch, position, self._states(session))
+            applied = self._applied(session)
+            assert applied is not None  # noqa: S101  changed above
+            self._epoch = applied.epoch
+            return applied
+
+    def known(self) -> Applied:
+        with self.session() as session:
+            applied = self._applied(session)
+            self._require_one(applied is not None and applied.epoch == self._epoch)
+            assert applied is not None  # noqa: S101  as above
+            return applied
+
+    def _applied(self, session: SqlSession) -> Applied | None:
+        rows = session.query(
+            session.marks("select epoch, origin, committed, ended from _penstock.replications where name = ?"),
+            (self._replication,),
+        )
+        if not rows:
+            return None
+        [(epoch, origin, committed, ended)] = rows
+        position = Position(origin, committed, ended) if origin is not None else None
+        return Applied(epoch, position, self._states(session))
 
     def _states(self, session: SqlSession) -> tuple[TableState, ...]:
         rows = session.query(

@@ -138,7 +138,17 @@ class Applier(ABC):
 
     @abstractmethod
     def flush(self, flush: Flush) -> None:
-        """All of it in one transaction behind the fence, or nothing."""
+        """All of it in one transaction behind the fence, or nothing.
+
+        One that raises may be there all the same, where the answer to its COMMIT was lost: `known` tells.
+        """
+
+    def known(self) -> Applied | None:
+        """How far it has got, asked after a flush that raised; None where none that raised is ever there.
+
+        Once this has answered, no flush from before it can be committed any more.
+        """
+        return None
 
     @abstractmethod
     def has_table(self, table: TableName) -> bool: ...

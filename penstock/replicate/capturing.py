@@ -124,7 +124,9 @@ def main() -> int:
 
 
 def _await_end(stdin: IO[bytes], over: threading.Event) -> None:
-    stdin.read()
+    # Not through Python's buffer, whose lock the interpreter would die of at its end.
+    while os.read(stdin.fileno(), 1):
+        pass
     over.set()
 
 

@@ -9,8 +9,9 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterable, Sequence
 
-from penstock.backends.change_target import Applier, Flush, Logged, TableFlush, TableState
+from penstock.backends.change_target import Applier, Flush, Logged, TableFailed, TableFlush, TableState
 from penstock.backends.changes import Position
+from penstock.errors import PlanStale
 from penstock.schema import TableName
 
 
@@ -20,6 +21,7 @@ class Ledger:
     def __init__(self, applier: Applier) -> None:
         self._applier = applier
         self._turn = threading.Lock()
+        self._unsure = False  # whether the target has the last transaction
         applied = applier.claim()
         self._position = applied.position
         self._tables = {state.source: state for state in applied.tables}
@@ -59,13 +61,39 @@ class Ledger:
     ) -> None:
         """One transaction; without `after`, the watermark stays where it is."""
         with self._turn:
+            self._make_sure()
             until = after if after is not None else self._position
-            self._applier.flush(Flush(self._position, until, tables, tuple(states), tuple(forgotten), logged))
+            try:
+                self._applier.flush(Flush(self._position, until, tables, tuple(states), tuple(forgotten), logged))
+            except TableFailed:
+                raise  # before its COMMIT: the target has nothing of it
+            except BaseException:
+                self._unsure = True
+                raise
             self._position = until
             changed = {state.source: state for state in states}
             self._tables = {
                 name: state for name, state in (self._tables | changed).items() if name not in set(forgotten)
             }
+
+    def _make_sure(self) -> None:
+        """After a COMMIT whose answer may be lost, the target alone knows: what was planned without it is stale."""
+        if not self._unsure:
+            return
+        applied = self._applier.known()
+        self._unsure = False
+        if applied is None:
+            return
+        tables = {state.source: state for state in applied.tables}
+        if applied.position == self._position and tables == self._tables:
+            return
+        self._position, self._tables = applied.position, tables
+        raise PlanStale(
+            "the last transaction is in the target",
+            why="only the answer to its COMMIT was lost",
+            kept="all of it",
+            remedy="it goes on behind it by itself",
+        )
 
     def save(self, *states: TableState) -> None:
         self.commit(states=states)

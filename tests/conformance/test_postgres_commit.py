@@ -97,7 +97,7 @@ def test_commit_an_interrupt_with_the_answer_is_no_rollback(
     loading, columns = work.begin()
     receipts = work.stage(loading, columns)
     session = loading._session  # type: ignore[attr-defined]  # the backend's own part
-    session.connection = Interrupting(session.connection)
+    session._connection = Interrupting(session.connection)
     with pytest.raises(KeyboardInterrupt):
         loading.commit(receipts)
     assert loading.result is not None

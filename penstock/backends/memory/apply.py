@@ -49,6 +49,9 @@ class MemoryApplier(Applier):
         self._inner.flush(replace(flush, tables=_noting(flush.tables, touched)))
         self._show(touched)
 
+    def known(self) -> Applied | None:
+        return self._inner.known()
+
     def _show(self, tables: Sequence[TableName]) -> None:
         """All of them in one step."""
         visible = [name for name in dict.fromkeys(tables) if not name.table.startswith(OWN)]

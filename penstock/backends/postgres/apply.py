@@ -14,9 +14,10 @@ import pyarrow.csv
 
 from penstock.backends.applier import MISSING, SqlApplier, staged_as
 from penstock.backends.postgres.config import PostgresConfig
-from penstock.backends.postgres.connect import DriverSession, identifier, open_session
+from penstock.backends.postgres.connect import identifier
 from penstock.backends.postgres.dialect import qualified
 from penstock.backends.postgres.errors import refused
+from penstock.backends.postgres.lasting import LastingSession
 from penstock.backends.postgres.native import staging_type
 from penstock.backends.postgres.types import BACKEND
 from penstock.backends.sql import SqlSession, ensure_catalog
@@ -32,7 +33,7 @@ _OPTIONS = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_val
 
 
 class PostgresApplier(SqlApplier):
-    """Keeps one session for all flushes, and in it the relations that they are staged in.
+    """Keeps one session for all flushes, as long as its link lasts, and in it the relations that they are staged in.
 
     To make and drop them in each flush would leave dead rows in the server's catalogs, some hundred every second.
     """
@@ -42,19 +43,18 @@ class PostgresApplier(SqlApplier):
     def __init__(self, config: PostgresConfig, replication: str) -> None:
         super().__init__(replication)
         self._conninfo = config.conninfo()
-        connection = open_session(
+        self._session = LastingSession(
             self._conninfo, f"penstock:{replication}:apply", (("lock_timeout", config.lock_timeout),)
         )
-        server = connection.info.server_version
+        server = self._session.connection.info.server_version
         if server < OLDEST_SERVER:
-            connection.close()
+            self._session.close()
             raise PlanRefused(
                 f"the server of connection {config.name!r} is too old to be replicated into",
                 why=f"it is version {server // 10000}, and MERGE came with 15",
                 kept="nothing was touched",
                 remedy="upgrade it, or choose another target",
             )
-        self._session = DriverSession(connection, self._conninfo)
         self._stages: dict[str, None] = {}  # that are there, the longest unused first; perhaps more than are
         self._filled: set[str] = set()  # in this transaction
         with self._session.atomic():
@@ -105,7 +105,7 @@ class PostgresApplier(SqlApplier):
         return bool(found[0][0])
 
     def close(self) -> None:
-        self._session.connection.close()
+        self._session.close()
 
 
 def _type(field: pa.Field, load: TableLoad) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+import psycopg
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -25,15 +26,17 @@ from penstock.backends.change_source import (
 from penstock.backends.changes import ChangedColumn, Position, TableVersion
 from penstock.backends.postgres import catalog, health, outline, publications, replication, requirements, split
 from penstock.backends.postgres.config import PostgresConfig
-from penstock.backends.postgres.connect import DriverSession, Identity, identifier, open_session
+from penstock.backends.postgres.connect import Identity, identifier
 from penstock.backends.postgres.describe import version
+from penstock.backends.postgres.errors import refused
+from penstock.backends.postgres.lasting import LastingSession, end_backend
 from penstock.backends.postgres.read import PostgresSource
 from penstock.backends.postgres.replication import PublishedTable, SlotSnapshot
 from penstock.backends.postgres.standby import StandbySnapshot
 from penstock.backends.postgres.stream import PostgresStream, ReplicationLink, lsn_text
 from penstock.backends.postgres.texts import read_keys, read_values
 from penstock.backends.postgres.types import BACKEND, PgType, canonical
-from penstock.errors import SourceMoved, StateError
+from penstock.errors import SourceError, SourceMoved, StateError
 from penstock.schema import Column, Schema, TableName
 from penstock.schema.words import spell
 
@@ -122,9 +125,7 @@ class PostgresChangeSource(ChangeSource):
         self._conninfo = config.conninfo()
         self._names = names
         self._application = f"penstock:{names.slot}"
-        self._session = DriverSession(
-            open_session(self._conninfo, self._application, (("search_path", "pg_catalog"),)), self._conninfo
-        )
+        self._session = LastingSession(self._conninfo, self._application, (("search_path", "pg_catalog"),))
         self._copy_from: PostgresConfig | None = None
         self._requested = tuple(tables)
         self._published = self._look(tables)
@@ -178,7 +179,10 @@ class PostgresChangeSource(ChangeSource):
 
     def _type(self, spelling: str) -> PgType:
         """The type of this spelling, which the server itself has given."""
-        described = self._session.connection.execute(f"select null::{spelling}".encode()).pgresult
+        try:
+            described = self._session.connection.execute(f"select null::{spelling}".encode()).pgresult
+        except psycopg.Error as error:
+            raise refused(error, self._conninfo, side=SourceError) from error
         assert described is not None  # noqa: S101  a select has a result
         return catalog.types(self._session.query, [(described.ftype(0), described.fmod(0))])[0]
 
@@ -251,7 +255,9 @@ class PostgresChangeSource(ChangeSource):
             link.close()
 
     def stream(self, after: Position, scratch: Scratch, known: Mapping[TableName, TableVersion]) -> ChangeStream:
-        link = ReplicationLink(self._conninfo, f"{self._application}:capture")
+        application = f"{self._application}:capture"
+        self._end_reader(application)
+        link = ReplicationLink(self._conninfo, application)
         # The agent has asked before; but a server may be promoted at any moment.
         found = health.lineage(link, after)
         if found is not None:
@@ -259,6 +265,15 @@ class PostgresChangeSource(ChangeSource):
             raise StateError("the log cannot be read on", why=found.why, remedy=found.remedy)
         names = replication.publications(self._names)
         return PostgresStream(link, self._session, self._names.slot, names, after.end, scratch, known)
+
+    def _end_reader(self, application: str) -> None:
+        """A capture whose link was lost may hold the slot until the server finds that out, and nobody needs it."""
+        readers = self._session.query(
+            "select active_pid from pg_replication_slots where slot_name = %s and active_pid is not null",
+            (self._names.slot,),
+        )
+        for (backend,) in readers:
+            end_backend(self._session.connection, self._conninfo, backend, application)
 
     def values(self, version: TableVersion, schema: Schema, rows: pa.Table) -> pa.Table:
         return read_values(version, schema, rows)
@@ -296,4 +311,4 @@ class PostgresChangeSource(ChangeSource):
             self._session.execute(f"drop publication if exists {identifier(name)}")
 
     def close(self) -> None:
-        self._session.connection.close()
+        self._session.close()

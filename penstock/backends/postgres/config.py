@@ -24,9 +24,12 @@ from penstock.observe import redact
 DEFAULT_LOCK_TIMEOUT = "30s"
 # Long enough for a slow name server, short enough that a wrong host is told within a coffee sip.
 DEFAULT_CONNECT_TIMEOUT = 10
+# Longer than a server that works hard is silent on the wire, short enough that nobody looks for the fault first.
+DEFAULT_LINK_TIMEOUT = "60s"
 PASSWORD_COMMAND_SECONDS = 60
 # A dead peer is noticed within a minute, also when it went away without a word.
 KEEPALIVES = {"keepalives": "1", "keepalives_idle": "20", "keepalives_interval": "10", "keepalives_count": "4"}
+_SECONDS = {"ms": 0.001, "s": 1.0, "min": 60.0, "h": 3600.0}
 SECRET_KEYWORDS = ("password", "sslpassword", "oauth_client_secret")
 
 
@@ -48,6 +51,9 @@ class PostgresConfig(ConnectionConfig):
     schema_: str = Field("public", alias="schema", description="Where target tables without a schema go.")
     max_connections: int = Field(16, ge=2, description="Most sessions a run opens on this server.")
     lock_timeout: str = Field(DEFAULT_LOCK_TIMEOUT, description="How long a load waits for a lock on its target.")
+    link_timeout: str = Field(
+        DEFAULT_LINK_TIMEOUT, description="How long a server may be silent that does not work on anything of ours."
+    )
 
     path_base: ClassVar[str] = ""
 
@@ -61,6 +67,8 @@ class PostgresConfig(ConnectionConfig):
                 raise ValueError(f"options.{name} would be shown: use `{name}` of the connection or a passfile")
         if not re.fullmatch(r"\d+\s*(us|ms|s|min|h|d)?", self.lock_timeout):
             raise ValueError("lock_timeout is a duration such as '30s'")
+        if _duration(self.link_timeout) < 1:
+            raise ValueError("link_timeout is a duration such as '60s', and no shorter than '1s'")
         return self
 
     def conninfo(self) -> Conninfo:
@@ -80,6 +88,7 @@ class PostgresConfig(ConnectionConfig):
             tuple(sorted((KEEPALIVES | keywords).items())),
             tuple(sorted(secrets.items())),
             self.password_command,
+            _duration(self.link_timeout),
         )
 
     def _parsed_dsn(self) -> dict[str, str]:
@@ -104,6 +113,12 @@ class PostgresConfig(ConnectionConfig):
         )
 
 
+def _duration(text: str) -> float:
+    """In seconds; 0 of what is no duration."""
+    found = re.fullmatch(r"(\d+)\s*(ms|s|min|h)", text)
+    return int(found[1]) * _SECONDS[found[2]] if found is not None else 0.0
+
+
 def _why_malformed(text: str) -> str:
     if "://" not in text:
         return "it is neither a URI nor a list of keyword=value"
@@ -121,6 +136,7 @@ class Conninfo:
     keywords: tuple[tuple[str, str], ...]
     secrets: tuple[tuple[str, str], ...] = field(default=(), repr=False)
     password_command: str | None = field(default=None, repr=False)
+    patience: float = 60.0  # seconds that a server may be silent: see `silence`
 
     @property
     def address(self) -> str:

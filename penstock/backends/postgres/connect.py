@@ -16,6 +16,7 @@ from psycopg import sql
 
 from penstock.backends.postgres.config import Conninfo
 from penstock.backends.postgres.errors import DRIVER_ERRORS, Statement, connecting, refused
+from penstock.backends.postgres.silence import PatientConnection
 from penstock.backends.sql import SqlSession
 from penstock.errors import PenstockError, PlanRefused, TargetError
 
@@ -39,8 +40,12 @@ SETTINGS: tuple[tuple[str, str], ...] = (
     ("bytea_output", "hex"),
     ("lc_monetary", "C"),
     ("standard_conforming_strings", "on"),
-    # A server learns only by this that the client of a running statement has died.
+    # A server learns only by this that the client of a running statement has died,
     ("client_connection_check_interval", "1000"),
+    # and by these that a whole machine has: its sessions would hold their locks for two hours.
+    ("tcp_keepalives_idle", "20"),
+    ("tcp_keepalives_interval", "10"),
+    ("tcp_keepalives_count", "4"),
 )
 
 
@@ -53,16 +58,10 @@ def identifier(name: str) -> str:
     return '"' + name.replace('"', '""') + '"'
 
 
-def open_session(
-    conninfo: Conninfo, application: str, extra: Sequence[tuple[str, str]] = ()
-) -> psycopg.Connection[tuple[Any, ...]]:
+def open_session(conninfo: Conninfo, application: str, extra: Sequence[tuple[str, str]] = ()) -> PatientConnection:
     """A psycopg session in autocommit, with all settings made."""
     try:
-        connection = psycopg.connect(
-            conninfo.libpq(application_name=application, client_encoding="UTF8"),
-            autocommit=True,
-            prepare_threshold=None,
-        )
+        connection = PatientConnection.open(conninfo, application)
     except psycopg.Error as error:
         raise connecting(error, conninfo) from None
     try:
@@ -102,7 +101,11 @@ def reading_session(conninfo: Conninfo, application: str) -> Iterator[adbc.Conne
     import adbc_driver_postgresql.dbapi as adbc  # brings pandas, which the driver has no use for
 
     try:
-        connection = adbc.connect(conninfo.libpq(application_name=application, client_encoding="UTF8"))
+        # A question that nobody acknowledges: the kernel would send it again for a quarter of an hour. Not where rows
+        # are written: it would also cut off a server that takes none for a while.
+        lost = f"{conninfo.patience * 1000:.0f}"
+        text = conninfo.libpq(application_name=application, client_encoding="UTF8", tcp_user_timeout=lost)
+        connection = adbc.connect(text)
     except DRIVER_ERRORS as error:
         raise connecting(error, conninfo) from None
     try:
@@ -137,9 +140,13 @@ class DriverSession(SqlSession):
     placeholder = "%s"
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]], conninfo: Conninfo) -> None:
-        self.connection = connection
+        self._connection = connection
         self.conninfo = conninfo
         self.side: type[PenstockError] = TargetError
+
+    @property
+    def connection(self) -> psycopg.Connection[tuple[Any, ...]]:
+        return self._connection
 
     def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
         try:

@@ -1,7 +1,8 @@
 """The link that a slot streams through: one thread owns the socket, reads what comes and answers in time.
 
 Whatever the buffer behind it does, the server hears of us every third of `wal_sender_timeout`: a stalled
-writer must not cost the link. What is confirmed is only what the writer has called durable.
+writer must not cost the link. What is confirmed is only what the writer has called durable. Of a server that is
+silent, as of an idle database, a reply is asked for; if none comes, the link is given up.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import psycopg
-from psycopg import pq
+from psycopg import generators, pq, waiting
 
 from penstock.backends.change_source import ChangeStream, Scratch
 from penstock.backends.changes import Batch, TableVersion
@@ -25,16 +26,17 @@ from penstock.backends.postgres.config import Conninfo
 from penstock.backends.postgres.connect import SETTINGS, DriverSession, identifier, literal
 from penstock.backends.postgres.describe import describe
 from penstock.backends.postgres.errors import connecting, refused
+from penstock.backends.postgres.silence import LOOK_SECONDS, Attention, attended
 from penstock.errors import LinkLost, PenstockError, SourceError
 from penstock.schema import TableName
 
-TIMEOUT_SECONDS = 60.0  # the server's patience with this very link
-ANSWER_EVERY = TIMEOUT_SECONDS / 3
+ANSWERS = 3  # of ours within the server's patience with the link, which is the same as ours with it
 CONFIRM_SECONDS = 0.5  # how long a new position may wait to be told
 MESSAGES = 20_000  # that are decoded together
 WAITING_BYTES = 64 * 1024 * 1024  # that may stand between the socket and the writer
 # Of a transaction that is longer, so much at a time: what a server sends whole may be larger than our memory.
 PART_BYTES = 32 * 1024 * 1024
+IN_USE = "55006"
 EPOCH_SECONDS = 946_684_800
 
 _FEEDBACK = struct.Struct(">cQQQQB")
@@ -70,31 +72,44 @@ class ReplicationLink:
 
     def __init__(self, conninfo: Conninfo, application: str) -> None:
         self.conninfo = conninfo
+        self.answer_every = conninfo.patience / ANSWERS
         text = conninfo.libpq(
             application_name=application, client_encoding="UTF8", replication="database", keepalives_idle="30"
         )
-        self.pgconn = pq.PGconn.connect(text.encode())
-        if self.pgconn.status != pq.ConnStatus.OK:
-            error = psycopg.OperationalError(self.pgconn.error_message.decode(errors="replace"))
-            self.pgconn.finish()
-            raise connecting(error, conninfo)
+        try:
+            # Opened by psycopg, which lets other threads work meanwhile: libpq's own way stops all of them.
+            self._connection = psycopg.connect(text, autocommit=True)
+        except psycopg.Error as error:
+            raise connecting(error, conninfo) from None
+        self.pgconn = self._connection.pgconn
+        self.pgconn.nonblocking = 1
+        self.attention = Attention(conninfo, application, lambda: self.pgconn.backend_pid)
         try:
             for name, value in SETTINGS:
                 self.command(f"set {name} to {literal(value)}")
-            self.command(f"set wal_sender_timeout to '{TIMEOUT_SECONDS:.0f}s'")
+            self.command(f"set wal_sender_timeout to '{conninfo.patience * 1000:.0f}ms'")
         except BaseException:
-            self.pgconn.finish()
+            self.close()
             raise
 
     def command(self, text: str) -> list[tuple[str, ...]]:
         """A statement, or a command of the protocol, whose words are upper case."""
-        result = self.pgconn.exec_(text.encode())
+        result = self._run(text)
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             raise refused(self._error(result), self.conninfo, side=SourceError)
         return [
             tuple((result.get_value(row, column) or b"").decode() for column in range(result.nfields))
             for row in range(result.ntuples)
         ]
+
+    def _run(self, text: str) -> pq.abc.PGresult:
+        try:
+            self.pgconn.send_query(text.encode())
+            run = attended(generators.execute(self.pgconn), self.attention)
+            results: list[pq.abc.PGresult] = waiting.wait(run, self.pgconn.socket, LOOK_SECONDS)
+            return results[-1]
+        except psycopg.Error as error:
+            raise refused(error, self.conninfo, side=SourceError) from error
 
     def system(self) -> System:
         [(identifier_, timeline, flushed, _)] = self.command("IDENTIFY_SYSTEM")
@@ -118,18 +133,21 @@ class ReplicationLink:
         if protocol >= 2:
             options.append("streaming 'on'")
         text = f"START_REPLICATION SLOT {identifier(slot)} LOGICAL {lsn_text(position)} ({', '.join(options)})"
-        result = self.pgconn.exec_(text.encode())
+        result = self._run(text)
         if result.status != pq.ExecStatus.COPY_BOTH:
-            raise refused(self._error(result), self.conninfo, side=SourceError)
+            error = self._error(result)
+            if error.sqlstate == IN_USE:
+                raise LinkLost(f"the slot {slot} is read by another session", why=str(error).strip())
+            raise refused(error, self.conninfo, side=SourceError)
 
-    def confirm(self, received: int, durable: int) -> None:
-        """Tell the server what it need not keep."""
+    def confirm(self, received: int, durable: int, *, asking: bool = False) -> None:
+        """Tell the server what it need not keep; and ask it to say something."""
         now = int((time.time() - EPOCH_SECONDS) * 1_000_000)
-        self.pgconn.put_copy_data(_FEEDBACK.pack(b"r", received, durable, durable, now, 0))
+        self.pgconn.put_copy_data(_FEEDBACK.pack(b"r", received, durable, durable, now, asking))
         self.pgconn.flush()
 
     def close(self) -> None:
-        self.pgconn.finish()
+        self._connection.close()
 
     def broken(self) -> PenstockError:
         """Why no more data comes."""
@@ -193,27 +211,41 @@ class Receiver(threading.Thread):
 
     def stop(self) -> None:
         self._stopping = True
-        self.join(ANSWER_EVERY)
+        self.join(self._link.answer_every)
 
     # ------------------------------------------------------------ the thread
 
     def run(self) -> None:
         try:
+            self._link.attention.heard()
             while not self._stopping:
                 self._round()
             self._answer()
+        except psycopg.Error as error:
+            self._end(refused(error, self._link.conninfo, side=SourceError))
         except BaseException as error:  # noqa: BLE001  the writer raises it
-            with self._changed:
-                self.error = error
-                self._changed.notify_all()
+            self._end(error)
+
+    def _end(self, error: BaseException) -> None:
+        with self._changed:
+            self.error = error
+            self._changed.notify_all()
 
     def _round(self) -> None:
-        pgconn = self._link.pgconn
-        readable, _, _ = select.select([pgconn.socket], [], [], CONFIRM_SECONDS / 5)
-        if readable:
-            pgconn.consume_input()
+        if self._has_come(CONFIRM_SECONDS / 5):
             self._read_all()
         self._answer_if_due()
+
+    def _has_come(self, within: float) -> bool:
+        """Whether the server has said something. If it was asked to and does not, this raises in the end."""
+        pgconn, attention = self._link.pgconn, self._link.attention
+        readable, _, _ = select.select([pgconn.socket], [], [], within)
+        if not readable:
+            attention.doubt()
+            return False
+        attention.heard()
+        pgconn.consume_input()
+        return True
 
     def _read_all(self) -> None:
         """What has arrived, up to a place where nothing is half; a transaction that is, is read on."""
@@ -243,10 +275,7 @@ class Receiver(threading.Thread):
             self._hand_over(messages)
 
     def _await_more(self) -> None:
-        pgconn = self._link.pgconn
-        readable, _, _ = select.select([pgconn.socket], [], [], CONFIRM_SECONDS)
-        if readable:
-            pgconn.consume_input()
+        self._has_come(CONFIRM_SECONDS / 5)
         self._answer_if_due()
         if self._stopping:
             raise LinkLost("the capture was stopped", remedy="start it again")
@@ -260,6 +289,7 @@ class Receiver(threading.Thread):
             # The writer is behind: the socket is left alone, the server is not.
             while self._waiting and self._waiting + size > WAITING_BYTES and not self._stopping:
                 self._changed.wait(CONFIRM_SECONDS)
+                self._link.attention.heard()  # nobody listens
                 self._answer_if_due()
             self._ready.append(messages)
             self._waiting += size
@@ -278,13 +308,14 @@ class Receiver(threading.Thread):
 
     def _answer_if_due(self) -> None:
         since = time.monotonic() - self._last_answer
-        if since > ANSWER_EVERY or (self._durable > self._told and since > CONFIRM_SECONDS):
+        if since > self._link.answer_every or (self._durable > self._told and since > CONFIRM_SECONDS):
             self._answer()
 
     def _answer(self) -> None:
         self._told = self._durable
         self._last_answer = time.monotonic()
-        self._link.confirm(max(self._received, self._told), self._told)
+        asking = self._link.attention.silent > self._link.answer_every
+        self._link.confirm(max(self._received, self._told), self._told, asking=asking)
 
 
 class PostgresStream(ChangeStream):

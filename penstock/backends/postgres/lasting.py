@@ -1,0 +1,80 @@
+"""A session that outlives its links: opened again when the one before it is gone, never in the middle of something.
+
+The backend of the lost link may not know that it is lost. It holds its locks, and what was sent last, a COMMIT for
+one, may still reach it: it is ended before the new session is used.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import psycopg
+
+from penstock.backends.postgres.config import Conninfo
+from penstock.backends.postgres.connect import DriverSession, open_session
+from penstock.backends.postgres.errors import refused
+from penstock.errors import LinkLost, TargetError
+
+GONE_MS = 10_000  # that a backend is given to end
+
+
+class LastingSession(DriverSession):
+    """One connection at a time; transactions of one thread at a time."""
+
+    def __init__(self, conninfo: Conninfo, application: str, settings: Sequence[tuple[str, str]] = ()) -> None:
+        super().__init__(open_session(conninfo, application, settings), conninfo)
+        self._application = application
+        self._settings = tuple(settings)
+        self._opening = threading.Lock()
+        self._backend = self._connection.info.backend_pid
+        self._held = False  # a transaction is open: it ends with its link
+        self._closed = False
+
+    @property
+    def connection(self) -> psycopg.Connection[tuple[Any, ...]]:
+        with self._opening:
+            if self._connection.closed and not self._held and not self._closed:
+                made = open_session(self.conninfo, self._application, self._settings)
+                try:
+                    end_backend(made, self.conninfo, self._backend, self._application)
+                except BaseException:
+                    made.close()
+                    raise
+                self._connection, self._backend = made, made.info.backend_pid
+            return self._connection
+
+    @contextmanager
+    def atomic(self) -> Iterator[None]:
+        with super().atomic():
+            self._held = True
+            try:
+                yield
+            finally:
+                self._held = False
+
+    def close(self) -> None:
+        self._closed = True
+        self._connection.close()
+
+
+def end_backend(
+    connection: psycopg.Connection[tuple[Any, ...]], conninfo: Conninfo, backend: int, application: str
+) -> None:
+    """End a session of ours whose link is lost, and wait until it is gone; nothing if it is gone already."""
+    try:
+        ended = connection.execute(
+            "select pg_catalog.pg_terminate_backend(pid, %s) from pg_catalog.pg_stat_activity"
+            " where pid = %s and application_name = %s and usename = current_user",
+            (GONE_MS, backend, application),
+        ).fetchall()
+    except psycopg.Error as error:
+        raise refused(error, conninfo, side=TargetError) from error
+    if any(not gone for (gone,) in ended):
+        raise LinkLost(
+            "the session of a lost link does not end",
+            why=f"backend {backend} of the server is asked to, and goes on",
+            remedy="it is tried again by itself",
+        )
