@@ -198,7 +198,7 @@ class _Events:
         ends = last & np.isin(kinds, (_ARRIVES, _STAYS))
         # A key that only came and went inside of these changes is not in the target.
         starts = np.flatnonzero(first)
-        was_there = np.repeat(kinds[starts] != _ARRIVES, np.diff([*starts, groups.size]))
+        was_there = np.repeat(kinds[starts] != _ARRIVES, np.diff(np.append(starts, groups.size)))
         self._final = events[ends]
         # The first event of each final one's key, and whether the target has a row with that key before it.
         of_group = starts[np.cumsum(first) - 1]
