@@ -379,6 +379,10 @@ class Target(ABC):
     @abstractmethod
     def begin(self, plan: LoadPlan) -> Load: ...
 
+    def end_sessions(self) -> None:
+        """End what earlier attempts of this run have open on a server: their links may be lost, their locks are not."""
+        return
+
     @abstractmethod
     def qualify(self, table: TableName) -> TableName:
         """The table's full name: the default schema filled in, and spelled as the target spells it."""

@@ -134,6 +134,10 @@ class Copies:
 
     def _current(self) -> CopyMoment:
         if self._moment is None:
+            for state in self._ledger.tables():
+                # A moment waits for every transaction that writes: also for one of ours whose link is lost.
+                if state.phase == "copying":
+                    self._copier.end_sessions(state)
             self._moment, self._taken = self._source.moment(), time.monotonic()
         return self._moment
 
@@ -163,6 +167,14 @@ class Copies:
         """Another try, under a new moment; of a table whose own fault it is, a state."""
         table = self._guilty(error)
         self._let_go()
+        try:
+            self._settle(error, table)
+        except PenstockError as other:
+            if other.kind is not Kind.TRANSIENT:
+                raise
+            self._wait(other)  # what has become of the table is found out again
+
+    def _settle(self, error: PenstockError, table: TableState | None) -> None:
         if isinstance(error, SourceMoved) and table is not None:
             # Its rows lie elsewhere now: from the beginning.
             log.warning("a copy begins again", table=str(table.source), why=error.why)
@@ -177,12 +189,21 @@ class Copies:
         if error.kind is Kind.TRANSIENT or table is None:
             if error.kind is not Kind.TRANSIENT:
                 raise error
-            wait = backoff(self._attempts, *AGAIN_SECONDS)
-            self._attempts += 1
-            log.warning("a copy failed", replication=self._replication.name, what=error.what, again_in=round(wait, 1))
-            self._stopping.wait(wait)
+            self._wait(error)
             return
         self._flusher.fail(table, error)
+
+    def _wait(self, error: PenstockError) -> None:
+        wait = backoff(self._attempts, *AGAIN_SECONDS)
+        self._attempts += 1
+        log.warning(
+            "a copy failed",
+            replication=self._replication.name,
+            what=error.what,
+            why=error.why,
+            again_in=round(wait, 1),
+        )
+        self._stopping.wait(wait)
 
     def _guilty(self, error: PenstockError) -> TableState | None:
         """The table that an error speaks of: by its own name, or by that of its hidden table."""

@@ -239,6 +239,16 @@ class Copier:
         finally:
             target.close()
 
+    def end_sessions(self, state: TableState) -> None:
+        """Of tasks that have lost their links: each may hold a transaction open that nobody will ever end."""
+        if not state.copy:
+            return
+        target = self._ends.writer(RunContext(state.copy, self._replication.name, self._staging / state.copy))
+        try:
+            target.end_sessions()
+        finally:
+            target.close()
+
     # ------------------------------------------------------------ all of them
 
     def stage(self, moment: CopyMoment, wave: Sequence[tuple[TableCopy, int]]) -> dict[TableName, int]:

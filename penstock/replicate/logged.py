@@ -155,6 +155,9 @@ class LogCopier(Copier):
         failpoint("copy.loaded")
         return replace(state, phase="streaming", position=None, ranges=(), copy="", reason="", remedy="", attempts=0)
 
+    def end_sessions(self, state: TableState) -> None:
+        del state  # a log has none
+
     def discard(self, kept: Kept, state: TableState) -> None:
         del kept
         if state.copy:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Iterator
 
 import pytest
@@ -50,6 +51,30 @@ def test_a_link_that_fails_in_the_stream_costs_nothing(
         await_true(lambda: links.tried > 1, 30, lambda: stand.seen)
         links.heal()
         stand.sync(seconds=30)
+    finally:
+        work.stop()
+    stand.sync()
+    stand.assert_agrees(*REPLICATED)
+
+
+@pytest.mark.parametrize("manner", MANNERS)
+@pytest.mark.parametrize("side", ["source", "target"])
+def test_a_link_that_fails_in_the_copy_costs_nothing(
+    side: str, manner: Manner, make: Callable[..., Stand], harness: Callable[[str], Harness], links: Links
+) -> None:
+    stand = linked(make, harness, links, side)
+    once, paused = (stand.root / f"{name}-{uuid.uuid4().hex}" for name in ("once", "paused"))
+    place = "read.batch" if side == "source" else "sink.staged"
+    stand.start(f"{place}=once:{once}:pause:{paused}")
+    work = Workload(stand.source.dsn)
+    work.start()
+    try:
+        await_true(paused.exists, 30, lambda: stand.error)
+        links.trouble(manner)
+        paused.unlink()
+        await_true(lambda: links.tried > 1, 30, lambda: stand.seen)
+        links.heal()
+        stand.sync(seconds=60)
     finally:
         work.stop()
     stand.sync()

@@ -10,15 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from penstock.backends.change_source import LogNames, TableRequest
-from penstock.backends.postgres import catalog
+from penstock.backends.postgres import blockers, catalog
 from penstock.backends.postgres.config import Conninfo
 from penstock.backends.postgres.connect import DriverSession, identifier
 from penstock.backends.postgres.dialect import qualified
+from penstock.backends.postgres.silence import TooLong
 from penstock.backends.postgres.snapshot import Holder
 from penstock.backends.postgres.stream import ReplicationLink, lsn
 from penstock.errors import LinkLost, PlanRefused
 from penstock.schema import TableName
 
+# How long a slot may wait for transactions that write, before they are named.
+SLOT_SECONDS = 60.0
 INSERTS = "_inserts"  # of the publication for tables without a key
 
 
@@ -64,11 +67,17 @@ class SlotSnapshot:
         self.link = ReplicationLink(conninfo, application)
         try:
             self.origin = self.link.system().origin
-            self.point, exported = self.link.create_slot(slot, temporary=temporary)
+            self.point, exported = self._created(slot, conninfo, application, temporary=temporary)
             self.holder = Holder(conninfo, f"{application}:read", exported)
         except BaseException:
             self.link.close()
             raise
+
+    def _created(self, slot: str, conninfo: Conninfo, application: str, *, temporary: bool) -> tuple[int, str]:
+        try:
+            return self.link.create_slot(slot, SLOT_SECONDS, temporary=temporary)
+        except TooLong:
+            raise blockers.waited(conninfo, application, self.link.pgconn.backend_pid, SLOT_SECONDS) from None
 
     def close(self) -> None:
         self.holder.close()

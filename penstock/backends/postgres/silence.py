@@ -38,6 +38,10 @@ class Silent(psycopg.OperationalError):
     """Nothing was heard from the server, and it does not work on anything of ours."""
 
 
+class TooLong(psycopg.OperationalError):
+    """The server works on it, and longer than it was given."""
+
+
 class Attention:
     """Of one session: how long it has heard nothing, and whether that is a reason to give it up."""
 
@@ -84,14 +88,17 @@ def works(conninfo: Conninfo, application: str, backend: int) -> bool:
     return bool(rows and rows[0][0])
 
 
-def attended(gen: PQGen[Value], attention: Attention) -> PQGen[Value]:
-    """A wait of psycopg's that ends with `Silent` when the attention does."""
+def attended(gen: PQGen[Value], attention: Attention, limit: float | None = None) -> PQGen[Value]:
+    """A wait of psycopg's that ends with `Silent` when the attention does, or with `TooLong` after a limit."""
     attention.heard()
+    until = time.monotonic() + limit if limit is not None else None
     try:
         wanted = next(gen)
         while True:
             ready = yield wanted
             if ready == Ready.NONE:
+                if until is not None and time.monotonic() > until:
+                    raise TooLong("the time for it is over")
                 attention.doubt()
             else:
                 attention.heard()

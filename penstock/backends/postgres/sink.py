@@ -25,6 +25,7 @@ from penstock.backends.postgres.connect import identifier, open_session
 from penstock.backends.postgres.decode import row_keys
 from penstock.backends.postgres.encode import Wire, encode_batch
 from penstock.backends.postgres.errors import DATA, Place, copy_place, refused, sqlstate
+from penstock.backends.postgres.silence import LOOK_SECONDS, PatientConnection
 from penstock.backends.postgres.wireforms import COPY_END, COPY_HEAD, rows
 from penstock.errors import DataError, LinkLost, PenstockError, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
@@ -65,13 +66,23 @@ class _Sender(LibpqWriter):
         link = self.connection.pgconn
         ready = select.poll()
         ready.register(link.socket, select.POLLIN | select.POLLOUT)
-        self._listen(ready.poll())
+        self._listen(self._poll(ready))
         view = memoryview(data)
         for start in range(0, len(view), CHUNK):
             link.put_copy_data(view[start : start + CHUNK])
             # What libpq could not send it moves about in memory with every further block.
             while link.flush():
-                self._listen(ready.poll())
+                self._listen(self._poll(ready))
+
+    def _poll(self, ready: select.poll) -> list[tuple[int, int]]:
+        """Until there is room, or the server speaks; one that does neither is given up."""
+        attention = self.connection.attention if isinstance(self.connection, PatientConnection) else None
+        if attention is not None:
+            attention.heard()
+        while not (events := ready.poll(LOOK_SECONDS * 1000)):
+            if attention is not None:
+                attention.doubt()
+        return events
 
     def _listen(self, events: list[tuple[int, int]]) -> None:
         # It would read all the rest and drop it, and the keys of the row that it complains about be forgotten.

@@ -26,7 +26,7 @@ from penstock.backends.postgres.config import Conninfo
 from penstock.backends.postgres.connect import SETTINGS, DriverSession, identifier, literal
 from penstock.backends.postgres.describe import describe
 from penstock.backends.postgres.errors import connecting, refused
-from penstock.backends.postgres.silence import LOOK_SECONDS, Attention, attended
+from penstock.backends.postgres.silence import LOOK_SECONDS, Attention, TooLong, attended
 from penstock.errors import LinkLost, PenstockError, SourceError
 from penstock.schema import TableName
 
@@ -92,9 +92,9 @@ class ReplicationLink:
             self.close()
             raise
 
-    def command(self, text: str) -> list[tuple[str, ...]]:
-        """A statement, or a command of the protocol, whose words are upper case."""
-        result = self._run(text)
+    def command(self, text: str, limit: float | None = None) -> list[tuple[str, ...]]:
+        """A statement, or a command of the protocol, whose words are upper case. Over the limit raises `TooLong`."""
+        result = self._run(text, limit)
         if result.status not in (pq.ExecStatus.TUPLES_OK, pq.ExecStatus.COMMAND_OK):
             raise refused(self._error(result), self.conninfo, side=SourceError)
         return [
@@ -102,12 +102,14 @@ class ReplicationLink:
             for row in range(result.ntuples)
         ]
 
-    def _run(self, text: str) -> pq.abc.PGresult:
+    def _run(self, text: str, limit: float | None = None) -> pq.abc.PGresult:
         try:
             self.pgconn.send_query(text.encode())
-            run = attended(generators.execute(self.pgconn), self.attention)
+            run = attended(generators.execute(self.pgconn), self.attention, limit)
             results: list[pq.abc.PGresult] = waiting.wait(run, self.pgconn.socket, LOOK_SECONDS)
             return results[-1]
+        except TooLong:
+            raise
         except psycopg.Error as error:
             raise refused(error, self.conninfo, side=SourceError) from error
 
@@ -115,15 +117,16 @@ class ReplicationLink:
         [(identifier_, timeline, flushed, _)] = self.command("IDENTIFY_SYSTEM")
         return System(identifier_, int(timeline), lsn(flushed))
 
-    def create_slot(self, name: str, *, temporary: bool) -> tuple[int, str]:
+    def create_slot(self, name: str, limit: float, *, temporary: bool) -> tuple[int, str]:
         """A slot and the snapshot of its very point: `(consistent point, snapshot)`.
 
-        The snapshot lives until the next command on this link.
+        The snapshot lives until the next command on this link. Waits for every transaction of the server that writes;
+        after the limit, raises `TooLong`.
         """
         kind = "TEMPORARY " if temporary else ""
         # Options in parentheses came with 15.
         export = "(SNAPSHOT 'export')" if self.pgconn.server_version >= 150_000 else "EXPORT_SNAPSHOT"
-        made = self.command(f"CREATE_REPLICATION_SLOT {identifier(name)} {kind}LOGICAL pgoutput {export}")
+        made = self.command(f"CREATE_REPLICATION_SLOT {identifier(name)} {kind}LOGICAL pgoutput {export}", limit)
         [(_, point, snapshot, _)] = made
         return lsn(point), snapshot
 

@@ -10,11 +10,12 @@ from typing import Any
 import psycopg
 
 from penstock.backends.base import Load, LoadPlan, Native, RunContext, Sessions, Target, TargetColumn, TargetTable
-from penstock.backends.postgres import catalog, native
+from penstock.backends.postgres import catalog, leases, native
 from penstock.backends.postgres.config import PostgresConfig
-from penstock.backends.postgres.connect import DriverSession, identifier, literal, open_session
+from penstock.backends.postgres.connect import identifier, literal
 from penstock.backends.postgres.dialect import PostgresDialect, qualified, render
 from penstock.backends.postgres.errors import refused
+from penstock.backends.postgres.lasting import LastingSession
 from penstock.backends.postgres.load import PostgresLoad
 from penstock.backends.postgres.native import Held
 from penstock.backends.postgres.spelling import is_type_name
@@ -85,14 +86,14 @@ class PostgresTarget(Target):
         self._config = config
         self._run = run
         self._conninfo = config.conninfo()
-        self._opened: DriverSession | None = None
+        self._opened: LastingSession | None = None
         self._types: dict[str, Held | None] = {}
 
     @property
-    def _session(self) -> DriverSession:
+    def _session(self) -> LastingSession:
         if self._opened is None:
-            connection = open_session(self._conninfo, self._run.application_name, (("search_path", "pg_catalog"),))
-            self._opened = DriverSession(connection, self._conninfo)
+            settings = (("search_path", "pg_catalog"),)
+            self._opened = LastingSession(self._conninfo, self._run.application_name, settings)
         return self._opened
 
     # ------------------------------------------------------------ what is there
@@ -223,6 +224,9 @@ class PostgresTarget(Target):
     def begin(self, plan: LoadPlan) -> Load:
         return PostgresLoad(self._config, plan)
 
+    def end_sessions(self) -> None:
+        leases.end_sessions(self._session, self._run.application_name)
+
     def sessions(self) -> Sessions:
         [(started,)] = self._session.query("select pg_catalog.pg_postmaster_start_time()::pg_catalog.text")
         # Planning has one, and the load another.
@@ -230,5 +234,5 @@ class PostgresTarget(Target):
 
     def close(self) -> None:
         if self._opened is not None:
-            self._opened.connection.close()
+            self._opened.close()
             self._opened = None
