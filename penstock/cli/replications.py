@@ -129,8 +129,8 @@ def prepare(
 @app.command("remove")
 def remove(ctx: typer.Context, name: NameArgument) -> None:
     """Take back the slot and the publications, and forget the position; the tables stay, and a log with copied rows."""
-    from penstock.backends.changelog.chain import Chain
     from penstock.cli import output as out
+    from penstock.replicate import buffer
     from penstock.replicate.tables import buffer_folder, ends_of, requests
 
     invocation = context.of(ctx)
@@ -153,7 +153,7 @@ def remove(ctx: typer.Context, name: NameArgument) -> None:
         applier.remove()
         # Last: if we die here, what is left is a log that no position leads into, and the next remove takes it.
         if not replication.buffer.keep_copy:
-            Chain(buffer_folder(project, replication)).remove()
+            buffer.remove(buffer_folder(project, replication))
     finally:
         applier.close()
         source.close()

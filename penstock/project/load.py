@@ -85,7 +85,7 @@ def build_replication(
     project: Project, name: str, options: Mapping[str, Any], place: str, environment: Mapping[str, str]
 ) -> Replication:
     """A replication that is no part of the project, checked by the same rules; raises all findings."""
-    from penstock.project.replications import Replication
+    from penstock.project.replications import Replication, shared_buffers
 
     fixed = {"name": name, "place": place}
     made, findings = build_table(Replication, options, f"replications.{name}", environment, lambda _: place, fixed)
@@ -95,6 +95,8 @@ def build_replication(
             remedy = suggestion(connection, project.connections) or how_to_define(connection)
             what = f"replication {name!r} names a connection that does not exist: {connection!r}"
             findings.append(ConfigError(what, remedy=remedy, place=place))
+    if made is not None:
+        findings += shared_buffers(project.root, (*project.replications.values(), made))
     raise_all(findings)
     assert made is not None  # noqa: S101  nothing was found wrong with it
     return made
@@ -174,7 +176,7 @@ def _assemble(root: Path, document: Document, environment: Mapping[str, str], *,
     ]
     pipelines, errors = _pipelines(raw, connections, environment)
     findings += errors
-    replications, errors = _replications(document, connections, environment)
+    replications, errors = _replications(root, document, connections, environment)
     findings += errors
     raise_all(findings)
     declared = {table.title: table for table in tables.values()}
@@ -400,14 +402,15 @@ def _pipelines(
 
 
 def _replications(
-    document: Document, connections: Connections, environment: Mapping[str, str]
+    root: Path, document: Document, connections: Connections, environment: Mapping[str, str]
 ) -> tuple[dict[str, Replication], list[PenstockError]]:
     made: dict[str, Replication] = {}
     findings: list[PenstockError] = []
     given = _tables(document.content.get("replications", {}), "replications", document, findings)
     if not given:
         return made, findings
-    from penstock.project.replications import Replication  # a project without one need not build its models
+    # A project without one need not build its models.
+    from penstock.project.replications import Replication, shared_buffers
 
     for name, options in given.items():
         head = ("replications", name)
@@ -441,7 +444,7 @@ def _replications(
                     place=_placed(document, ("replications", name))(("source",)),
                 )
             )
-    return made, findings
+    return made, findings + shared_buffers(root, made.values())
 
 
 def _twice(kind: str, name: str, first: str, second: str) -> ConfigError:

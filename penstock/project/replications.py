@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
+from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import Field, field_validator, model_validator
 
+from penstock.errors import ConfigError
 from penstock.project.model import Model
 
 # A second is soon enough for people, and a flush's own cost is small beside it.
@@ -126,6 +129,10 @@ class Replication(Model):
         head, mark, name = self.source.partition(LOG_OF)
         return name if mark and not head else None
 
+    def buffer_folder(self, root: Path) -> Path:
+        """In a project that lies there."""
+        return root / (self.buffer.path if self.buffer.path is not None else f".penstock/buffer/{self.name}")
+
     @property
     def slot_name(self) -> str:
         return self.slot or "penstock_" + re.sub(r"[^a-z0-9_]", "_", self.name.lower())[:50]
@@ -133,3 +140,23 @@ class Replication(Model):
     @property
     def publication_name(self) -> str:
         return self.publication or self.slot_name
+
+
+def shared_buffers(root: Path, replications: Iterable[Replication]) -> list[ConfigError]:
+    """Two that would write one log: each would take the other's segments for its own."""
+    owners: dict[Path, Replication] = {}
+    found = []
+    for one in replications:
+        if one.source_replication is not None:
+            continue  # the log that it reads is its buffer
+        other = owners.setdefault(one.buffer_folder(root).resolve(), one)
+        if other is not one:
+            found.append(
+                ConfigError(
+                    f"replications {other.name!r} and {one.name!r} have the same buffer",
+                    why=f"both would write to {one.buffer_folder(root)}",
+                    remedy="another path in [replications.NAME.buffer] of one of them",
+                    place=one.place,
+                )
+            )
+    return found

@@ -22,9 +22,9 @@ from penstock.observe.failpoints import failpoint
 from penstock.project.model import Project
 from penstock.project.replications import Replication, seconds, size
 from penstock.replicate.beginning import dropped_at, end_findings, first_state
-from penstock.replicate.buffer import Buffer
+from penstock.replicate.buffer import Buffer, mark, stop_if_of_another
 from penstock.replicate.captured import CapturedSide
-from penstock.replicate.capturing import orders_of
+from penstock.replicate.capturing import Orders
 from penstock.replicate.circuit import Circuit
 from penstock.replicate.copies import Copies
 from penstock.replicate.copy import Copier, Stage, stage_with_spark
@@ -32,7 +32,7 @@ from penstock.replicate.desk import LOOK_SECONDS, Desk
 from penstock.replicate.evolve import Evolver
 from penstock.replicate.flusher import Flusher, fresh_copy
 from penstock.replicate.folding import FoldPiece, SparkFolder
-from penstock.replicate.health import Obstructed, bridge, dropped_copies, examine, obstacle, recopies
+from penstock.replicate.health import Obstructed, dropped_copies, examine, lost_buffer, obstacle, recopies
 from penstock.replicate.keeping import KeptCopies
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.logged import LogCopier, LogFlusher, kept_in_log
@@ -152,19 +152,30 @@ class Agent:
             self._target = self._ends.writer(RunContext.new(replication.name, staging))
             stack.callback(self._target.close)
         self._check(tables)
+        if self._source.log is None:
+            stop_if_of_another(self._folder(), replication.name)  # before the agent that runs there is fenced out
         applier = self._ends.applier(replication)
         stack.callback(applier.close)
         self._lasting = applier.lasting
         self._same_kind = self._source.texts_of == applier.texts_of
         self._ledger = Ledger(applier)
         self._kept = {name: self._planned(table) for name, table in tables.items()}
-        self._buffer = Buffer(Chain(self._source.log or self._folder()))
+        self._buffer = self._buffered()
         self._flusher = self._flushes()
         dialect = self._target.dialect if self._target is not None else None
         self._watch = Watch(replication, self._ledger, self._flusher, self._kept, dialect)
         if not self._ledger.begun:
             return self._begin()
         return self._resume()
+
+    def _buffered(self) -> Buffer:
+        if self._source.log is not None:
+            return Buffer(Chain(self._source.log))  # somebody else writes it
+        if not self._ledger.begun:
+            mark(self._folder(), self._replication.name)
+        chain = Chain(self._folder())
+        chain.turn = chain.following(self._ledger.epoch)
+        return Buffer(chain)
 
     def _flushes(self) -> Flusher:
         replication, source, ledger, buffer = self._replication, self._source, self._ledger, self._buffer
@@ -255,7 +266,8 @@ class Agent:
 
     def _resume(self) -> CopyMoment | None:
         """A later start: the log must go on where the buffer ends."""
-        found = obstacle(self._source, self._buffer.chain, self._ledger)
+        found = lost_buffer(self._folder()) if self._source.log is None else None
+        found = found or obstacle(self._source, self._buffer.chain, self._ledger)
         if found is not None:
             untouched = all(state.phase == "waiting" for state in self._ledger.tables())
             if not recopies(self._replication, found) and not (untouched and found.healed):
@@ -291,7 +303,8 @@ class Agent:
         # If we die here, the slot is ahead of the buffer, and no table has rows that the log goes on from: the next
         # start comes here again.
         if self._source.log is None:
-            bridge(self._buffer.chain, moment)
+            mark(self._folder(), self._replication.name)
+            self._buffer.chain.claim(moment.position, onto=moment.position)
         return moment
 
     # ------------------------------------------------------------ its parts
@@ -299,15 +312,23 @@ class Agent:
     def _start_capture(self) -> None:
         if self._source.log is not None:
             return  # what a capture would write is there, and somebody else's
-        replication = self._replication
-        names = log_names(replication)
+        replication, chain = self._replication, self._buffer.chain
         pace = min(replication.buffer.segment_ms, max(replication.flush_interval_ms // 4, 1)) / 1000
         limit = size(replication.buffer.max_bytes)
         known = [state.version for state in self._ledger.tables() if state.version is not None]
-        orders = orders_of(
-            self._ends.source, names, self._requests, self._buffer.chain, self._ledger.oldest, pace, limit, known
+        start = self._ledger.oldest
+        orders = Orders(
+            self._ends.source,
+            log_names(replication),
+            tuple(self._requests),
+            chain.folder,
+            chain.turn,
+            start,
+            pace,
+            limit,
+            tuple(known),
         )
-        self._captured.start(orders)
+        self._captured.start(orders, self._buffer.end or start)
 
     def _copier(self) -> Copier:
         given = (self._project, self._replication, self._ends, self._ledger.save, self._stage)
@@ -347,7 +368,11 @@ class Agent:
             self._keeping.raise_error()
             oldest = self._keeping.oldest(oldest)
         buffer = self._replication.buffer
-        self._buffer.trim(oldest, seconds(buffer.retain), int(size(buffer.max_bytes) * RETAINED_SHARE))
+        try:
+            self._buffer.trim(oldest, seconds(buffer.retain), int(size(buffer.max_bytes) * RETAINED_SHARE))
+        except OSError as error:
+            # A disk that lets nothing be removed keeps what nobody needs: it is tried again.
+            log.warning("the buffer cannot be trimmed", replication=self._replication.name, why=error.strerror)
 
     # ------------------------------------------------------------ the loop
 

@@ -2,12 +2,21 @@
 
 from __future__ import annotations
 
+import json
+import os
 import time
+import uuid
+from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import Position, Segment
-from penstock.errors import StateError
+from penstock.backends.staging import make_folders, sync
+from penstock.errors import ConfigError, LinkLost, StateError
+
+FLUSH_BYTES = 64 * 1024 * 1024  # of one flush, in memory: rows may be of any size
+MARK = "buffer.json"  # in the folder: whose it is. Where it is missing, the folder is not what it was
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,10 +26,7 @@ class _Known:
     until: Position
     rows: int
     held: int  # bytes of its rows in memory
-
-
-# Of one flush, in memory: rows may be of any size.
-FLUSH_BYTES = 64 * 1024 * 1024
+    bytes: int  # on the disk
 
 
 class Buffer:
@@ -41,7 +47,8 @@ class Buffer:
             after, until = Position.from_record(footer["after"]), Position.from_record(footer["until"])
             if self._known and after.commit > self._known[-1].until.commit:
                 raise self._gap(f"segment {following} begins behind the end of the one before it")
-            self._known.append(_Known(following, after, until, rows, held))
+            taken = self.chain.path(following).stat().st_size + self.chain.piece_bytes(footer)
+            self._known.append(_Known(following, after, until, rows, held, taken))
             following += 1
 
     def _gap(self, why: str) -> StateError:
@@ -87,8 +94,26 @@ class Buffer:
                 break
             rows -= known.rows
             held -= known.held
-            found.append(self.chain.read(known.number))
+            found.append(self._read(known.number))
         return found
+
+    def _read(self, number: int) -> Segment:
+        try:
+            return self.chain.read(number)
+        except StateError:
+            if not self._away:
+                raise
+            raise LinkLost(
+                f"the buffer {self.chain.folder} is away",
+                why="its folder is not there, or its disk is not mounted",
+                kept="the target is whole up to its position",
+                remedy="it goes on by itself once the folder is back",
+            ) from None
+
+    @property
+    def _away(self) -> bool:
+        """Whether all of it is gone: of a log that lives, the last segment is never removed."""
+        return bool(self._known) and not self.chain.path(self._known[-1].number).exists()
 
     def clear(self) -> None:
         """Remove every segment: nobody goes on with them."""
@@ -101,20 +126,71 @@ class Buffer:
 
         What the target has makes room before it is old, once all of them take so much: capture would wait for it.
         """
+        if self._away:
+            return
         now = time.time()
-        gone, excess = 0, self.chain.bytes() - most_bytes
+        gone, excess = 0, sum(known.bytes for known in self._known) - most_bytes
         for known in self._known[:-1]:
-            found = self.chain.path(known.number).stat()
-            old = now - found.st_mtime > retain
+            old = now - self.chain.path(known.number).stat().st_mtime > retain
             if not (_reached(known.until, position) and (old or excess > 0)):
                 break
-            excess -= found.st_size
+            excess -= known.bytes
             gone += 1
         if gone:
-            self.chain.remove_until(self._known[gone - 1].number)
-            del self._known[:gone]
+            last = self._known[gone - 1].number
+            try:
+                self.chain.remove_until(last)
+            finally:
+                # Of a disk that refuses in the middle, those that are gone are not asked for again.
+                first = self.chain.first()
+                self._known = [known for known in self._known if known.number >= first]
 
 
 def _reached(until: Position, position: Position) -> bool:
     """Whether all of a segment lies before a position. One without transactions ends later and not behind it."""
     return until.commit <= position.commit and until.end <= position.end
+
+
+# ---------------------------------------------------------------- whose it is
+
+
+def is_marked(folder: Path) -> bool:
+    return (folder / MARK).exists()
+
+
+def mark(folder: Path, replication: str) -> None:
+    """Make it the buffer of this replication, unless it is another's."""
+    make_folders(folder)
+    temporary = folder / f".{uuid.uuid4().hex}"
+    with temporary.open("w") as file:
+        json.dump({"replication": replication}, file)
+        file.flush()
+        os.fsync(file.fileno())
+    try:
+        os.link(temporary, folder / MARK)
+    except FileExistsError:
+        stop_if_of_another(folder, replication)
+    finally:
+        temporary.unlink()
+    sync(folder)
+
+
+def stop_if_of_another(folder: Path, replication: str) -> None:
+    try:
+        owner = json.loads((folder / MARK).read_text())["replication"]
+    except FileNotFoundError:
+        return
+    if owner != replication:
+        raise ConfigError(
+            f"{folder} is the buffer of replication {owner!r}",
+            why=f"{replication!r} cannot use the same folder",
+            kept="nothing was touched",
+            remedy="another path in [replications.NAME.buffer] of one of them",
+        )
+
+
+def remove(folder: Path) -> None:
+    """All of it: nobody goes on with it."""
+    with suppress(FileNotFoundError):
+        (folder / MARK).unlink()
+    Chain(folder).remove()

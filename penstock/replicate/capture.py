@@ -6,22 +6,22 @@ written to stops the reading, not the link: the server hears of us all the while
 
 from __future__ import annotations
 
-import os
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 
 from penstock.backends.change_source import ChangeStream
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import TRANSACTIONS, Batch, Position, Segment, behind, joined
 from penstock.observe.failpoints import failpoint
+from penstock.replicate.patience import FULL, Patience, Stopped
 
 SEGMENT_ROWS = 200_000
 SEGMENT_BYTES = 64 * 1024 * 1024  # in memory, of what does not lie in files of its own
 IDLE_SECONDS = 0.05
 MARK_SECONDS = 10.0  # between two marks in a log that has nothing for us
 BEAT_SECONDS = 30.0  # between two looks at whether a log that has nothing for us has gone on all the same
-RETRY_SECONDS = 0.5  # between two looks at a buffer that is full or cannot be written to
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,14 +35,6 @@ class Captured:
     bytes: int
 
 
-@dataclass(frozen=True, slots=True)
-class Waiting:
-    """Why nothing is read; "" when it goes on."""
-
-    state: str
-    why: str
-
-
 class Capture:
     """Reads one stream into one chain, until it is told to stop."""
 
@@ -54,7 +46,8 @@ class Capture:
         after: Position,
         segment_seconds: float,
         max_bytes: int,
-        told: Callable[[Captured | Waiting], None],
+        patience: Patience,
+        told: Callable[[Captured], None],
         go_on: Callable[[], bool],
         beat: Callable[[int], object] = lambda _: None,
     ) -> None:
@@ -65,12 +58,17 @@ class Capture:
         self._after = after
         self._segment_seconds = segment_seconds
         self._max_bytes = max_bytes
+        self._patience = patience
         self._told = told
         self._go_on = go_on
         self._beat = beat
         self._marked = self._beaten = time.monotonic()
 
     def run(self) -> None:
+        with suppress(Stopped):
+            self._run()
+
+    def _run(self) -> None:
         while self._go_on():
             self._await_room()
             batches = self._gather()
@@ -105,14 +103,16 @@ class Capture:
 
     def _await_room(self) -> None:
         """Below the limit a slow target never slows capture down; at it, nothing is read or confirmed."""
-        waiting = False
-        while self._go_on() and (size := self._chain.bytes()) >= self._max_bytes:
-            if not waiting:
-                self._told(Waiting("buffer full", f"it holds {size:,} bytes"))
-                waiting = True
-            time.sleep(RETRY_SECONDS)
-        if waiting:
-            self._told(Waiting("", ""))
+        if self._chain.most_bytes() < self._max_bytes:
+            return
+        while (size := self._chain.bytes()) >= self._max_bytes:
+            first = self._chain.first()
+            if first == self._chain.last():
+                break  # all that is applied is gone: one that is larger than the limit must not stop us for ever
+            self._patience.say(FULL, f"it holds {size:,} bytes")
+            while self._chain.first() == first:  # until the agent has removed some, there is nothing to count
+                self._patience.pause()
+        self._patience.say("")
 
     def _gather(self) -> list[Batch]:
         """What comes until a segment is due: when it is old enough, large enough, or nothing more comes."""
@@ -155,18 +155,4 @@ class Capture:
 
     def _append(self, segment: Segment) -> int:
         """Until it is durable: a disk that is full or away is waited for."""
-        waiting = False
-        while True:
-            try:
-                size = self._chain.append(segment, self._number + 1)
-            except OSError as error:
-                if not self._go_on():
-                    raise
-                if not waiting:
-                    self._told(Waiting("buffer unwritable", os.strerror(error.errno or 0)))
-                    waiting = True
-                time.sleep(RETRY_SECONDS)
-            else:
-                if waiting:
-                    self._told(Waiting("", ""))
-                return size
+        return self._patience.until_done(lambda: self._chain.append(segment, self._number + 1))

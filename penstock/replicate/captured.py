@@ -20,8 +20,9 @@ class CapturedSide:
         self.source_end = 0
         self.waiting = ""
 
-    def start(self, orders: Orders) -> None:
-        self.end = orders.after
+    def start(self, orders: Orders, end: Position) -> None:
+        """`end` is where the buffer ends, as far as is known."""
+        self.end, self.waiting = end, ""
         self._process = CaptureProcess(orders, self._heard)
 
     def stop(self) -> None:
@@ -38,5 +39,5 @@ class CapturedSide:
             self.end = Position.from_record(record["until"])
             self.source_end = record["source_end"]
         elif "waiting" in record:
-            self.waiting = record["waiting"]
+            self.waiting = f"{record['waiting']}: {record['why']}" if record["why"] else record["waiting"]
         self._news()

@@ -6,13 +6,15 @@ standard output, a line of JSON each, what is durable. It ends when its input do
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import pickle
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
+from contextlib import closing, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -20,11 +22,14 @@ from typing import IO, Any
 from penstock.backends.base import ConnectionConfig
 from penstock.backends.change_source import LogNames, ReadsChanges, TableRequest
 from penstock.backends.changelog.chain import Chain
+from penstock.backends.changelog.segment import Turn
 from penstock.backends.changes import Position, TableVersion
 from penstock.backends.registry import backend
 from penstock.errors import LinkLost, PenstockError, from_record
 from penstock.observe.process import start_of
-from penstock.replicate.capture import Capture, Captured, Waiting
+from penstock.replicate.buffer import is_marked
+from penstock.replicate.capture import Capture, Captured
+from penstock.replicate.patience import Patience, PatientScratch, Stopped
 
 STOP_SECONDS = 5.0
 
@@ -37,8 +42,8 @@ class Orders:
     names: LogNames
     tables: tuple[TableRequest, ...]
     folder: Path
-    number: int  # of the last segment that is there
-    after: Position
+    turn: Turn  # of the agent
+    start: Position  # of a buffer that has nothing yet
     segment_seconds: float
     max_bytes: int
     known: tuple[TableVersion, ...] = ()  # what the log has told last of each table
@@ -107,19 +112,18 @@ class CaptureProcess:
 
 
 def main() -> int:
-    out = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
-    orders: Orders = pickle.load(sys.stdin.buffer)  # noqa: S301  of the agent that has started us
-    over = threading.Event()
-    threading.Thread(target=_await_end, args=(sys.stdin.buffer, over), daemon=True).start()
+    say = _Agent(os.dup(sys.stdout.fileno()))
     try:
-        _capture(orders, out, lambda: not over.is_set())
-    except BrokenPipeError:
-        return 1  # the agent is gone
-    except PenstockError as error:
-        _say(out, {"error": error.to_record()})
-        return 1
-    except KeyboardInterrupt:
-        return 1
+        orders: Orders = pickle.load(sys.stdin.buffer)  # noqa: S301  of the agent that has started us
+        over = threading.Event()
+        threading.Thread(target=_await_end, args=(sys.stdin.buffer, over), daemon=True).start()
+        try:
+            _capture(orders, say, lambda: not over.is_set())
+        except PenstockError as error:
+            say({"error": error.to_record()})
+            return 1
+    except (BrokenPipeError, EOFError, KeyboardInterrupt):
+        return 1  # the agent is gone, or everything is to end
     return 0
 
 
@@ -130,19 +134,35 @@ def _await_end(stdin: IO[bytes], over: threading.Event) -> None:
     over.set()
 
 
-def _capture(orders: Orders, out: IO[str], go_on: Callable[[], bool]) -> None:
+class _Agent:
+    """What we say to it, a line each. Unbuffered: what it cannot hear any more must not come up again at our end."""
+
+    def __init__(self, descriptor: int) -> None:
+        self._out = os.fdopen(descriptor, "wb", buffering=0)
+        self._turn = threading.Lock()
+
+    def __call__(self, record: dict[str, Any]) -> None:
+        with self._turn:
+            left = memoryview(json.dumps(record).encode() + b"\n")
+            while left:
+                left = left[self._out.write(left) :]
+
+
+def _capture(orders: Orders, say: _Agent, go_on: Callable[[], bool]) -> None:
     reads = backend(orders.config.type)
     assert isinstance(reads, ReadsChanges)  # noqa: S101  the agent has asked
     source = reads.change_source(orders.config, orders.names, orders.tables)
-    chain = Chain(orders.folder)
-    chain.sweep()
-    stream = source.stream(orders.after, chain, {version.table: version for version in orders.known})
-    _say(out, {"started": os.getpid(), "process": start_of(os.getpid())})
+    chain = Chain(orders.folder, turn=orders.turn)
+    patience = Patience(lambda waiting: say({"waiting": waiting.state, "why": waiting.why}), go_on)
+    with suppress(Stopped), closing(source), closing(patience):
+        # Before the stream: a capture that we replace may have gone on since the agent looked, and confirmed it.
+        number, after = patience.until_done(lambda: _claim(chain, orders))
+        known = {version.table: version for version in orders.known}
+        stream = source.stream(after, PatientScratch(chain, patience), known)
+        say({"started": os.getpid(), "process": start_of(os.getpid())})
 
-    def told(news: Captured | Waiting) -> None:
-        if isinstance(news, Captured):
-            _say(
-                out,
+        def told(news: Captured) -> None:
+            say(
                 {
                     "segment": news.number,
                     "until": news.until.to_record(),
@@ -150,47 +170,20 @@ def _capture(orders: Orders, out: IO[str], go_on: Callable[[], bool]) -> None:
                     "transactions": news.transactions,
                     "bytes": news.bytes,
                     "source_end": stream.source_end,
-                },
+                }
             )
-        else:
-            _say(out, {"waiting": news.state, "why": news.why})
 
-    try:
-        Capture(
-            stream,
-            chain,
-            orders.number,
-            orders.after,
-            orders.segment_seconds,
-            orders.max_bytes,
-            told,
-            go_on,
-            source.beat,
-        ).run()
-    finally:
-        stream.close()
-        source.close()
+        with closing(stream):
+            told(Captured(number, after, 0, 0, 0))
+            pace, limit = orders.segment_seconds, orders.max_bytes
+            Capture(stream, chain, number, after, pace, limit, patience, told, go_on, source.beat).run()
 
 
-def _say(out: IO[str], record: dict[str, Any]) -> None:
-    out.write(json.dumps(record) + "\n")
-    out.flush()
-
-
-def orders_of(
-    config: ConnectionConfig,
-    names: LogNames,
-    tables: Sequence[TableRequest],
-    chain: Chain,
-    start: Position,
-    segment_seconds: float,
-    max_bytes: int,
-    known: Sequence[TableVersion],
-) -> Orders:
-    """Behind what the chain has; of an empty one, behind `start`."""
-    last = chain.end()
-    number, after = last if last is not None else (0, start)
-    return Orders(config, names, tuple(tables), chain.folder, number, after, segment_seconds, max_bytes, tuple(known))
+def _claim(chain: Chain, orders: Orders) -> tuple[int, Position]:
+    if not is_marked(chain.folder):
+        # What was there is away, with its disk perhaps: one that began anew would be taken for all there is.
+        raise FileNotFoundError(errno.ENOENT, "the buffer is not there", str(chain.folder))
+    return chain.claim(orders.start)
 
 
 if __name__ == "__main__":

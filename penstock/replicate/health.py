@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from penstock.backends.base import Dialect, Execute, TableLoad
-from penstock.backends.change_source import COPY_AGAIN, ChangeSource, CopyMoment, Obstacle, TableRequest
+from penstock.backends.change_source import COPY_AGAIN, ChangeSource, Obstacle, TableRequest
 from penstock.backends.change_target import TableFlush, TableState
 from penstock.backends.changelog.chain import Chain
-from penstock.backends.changes import TRANSACTIONS, Position, Segment
+from penstock.backends.changes import Position
 from penstock.errors import StateError
 from penstock.project.replications import Replication
+from penstock.replicate.buffer import is_marked
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.tables import Ends
 from penstock.replicate.watch import Watch
@@ -48,18 +50,31 @@ def recopies(replication: Replication, found: Obstacle | Obstructed) -> bool:
     return found.healed and (replication.on_slot_loss == "recopy" or replication.what == "copy")
 
 
+def lost_buffer(folder: Path) -> Obstacle | None:
+    """Of a replication that has begun, whose buffer is not there: to go on without it would lose what it has."""
+    if is_marked(folder):
+        return None
+    return Obstacle(
+        "buffer lost",
+        f"{folder} is empty, or not there: its disk is not mounted, or it was removed",
+        f"bring it back and start again; if it is gone for good, {COPY_AGAIN}",
+    )
+
+
 def obstacle(source: ChangeSource, chain: Chain, ledger: Ledger) -> Obstacle | None:
     """Why what the buffer has cannot be gone on with; None if it can."""
     if source.log is not None:
         return source.obstacle(ledger.oldest)  # its end is where it is written, and nobody's of ours
-    numbers = chain.numbers()
-    if numbers:
-        first = Position.from_record(chain.footer(numbers[0])["after"])
+    number = chain.first()
+    if number:
+        first = Position.from_record(chain.footer(number)["after"])
         if ledger.oldest.commit < first.commit:
             return Obstacle("gap", "the target is older than all that the buffer keeps", COPY_AGAIN)
     while True:
         last = chain.end()
         found = source.obstacle(last[1] if last is not None else ledger.oldest)
+        if not is_marked(chain.folder):
+            return None  # it went away meanwhile: what it has is not known
         # A capture that runs makes durable and confirms while we ask: then the slot is ahead of what we knew.
         if found is None or found.state != "gap" or chain.end() == last:
             return found
@@ -82,15 +97,6 @@ def examine(
         watch.look(source)
     finally:
         source.close()
-
-
-def bridge(chain: Chain, moment: CopyMoment) -> None:
-    """Let the log go on from this moment, behind a hole that nobody will read across."""
-    last = chain.end()
-    if last is not None:
-        number, end = last
-        note = {"hole": [end.to_record(), moment.position.to_record()]}
-        chain.append(Segment(end, moment.position, TRANSACTIONS.empty_table(), notes=note), number + 1)
 
 
 def dropped_copies(states: Sequence[TableState], dialect: Dialect | None) -> list[TableFlush]:

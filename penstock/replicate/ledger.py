@@ -23,6 +23,7 @@ class Ledger:
         self._turn = threading.Lock()
         self._unsure = False  # whether the target has the last transaction
         applied = applier.claim()
+        self.epoch = applied.epoch
         self._position = applied.position
         self._tables = {state.source: state for state in applied.tables}
 

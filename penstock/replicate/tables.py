@@ -100,8 +100,7 @@ def source_of(project: Project, replication: Replication) -> ConnectionConfig:
 
 
 def buffer_folder(project: Project, replication: Replication) -> Path:
-    given = replication.buffer.path
-    return project.root / (given if given is not None else f".penstock/buffer/{replication.name}")
+    return replication.buffer_folder(project.root)
 
 
 def requests(project: Project, replication: Replication, ends: Ends) -> list[TableRequest]:

@@ -254,8 +254,12 @@ class Stand:
 
     def resync(self, table: str = "") -> None:
         """As `penstock replications resync` asks for it; until the agent has answered."""
+        self.ask("resync", f"public.{table}" if table else "")
+
+    def ask(self, word: str, table: str = "") -> None:
+        """As the commands ask a running agent; until it has answered."""
         with open_store(self._store) as store:
-            number = store.ask(self.replication.name, "resync", f"public.{table}" if table else "")
+            number = store.ask(self.replication.name, word, table)
 
             def answered() -> bool:
                 found = store.command(number)

@@ -19,7 +19,7 @@ from penstock.backends import changes
 from penstock.backends.changelog import segment as form
 from penstock.backends.changelog.chain import PIECE, Chain, Fenced
 from penstock.backends.changes import Segment, StoredChanges
-from penstock.errors import StateError
+from penstock.errors import LinkLost, StateError
 from penstock.replicate.buffer import Buffer
 from tests.unit.changelog_rows import position, rows, segment, version
 
@@ -152,6 +152,79 @@ def test_our_own_append_again_is_taken_for_done(chain: Chain) -> None:
     assert same(chain.read(1), segment(0, 10))
 
 
+def test_whoever_takes_over_fences_the_one_before_and_goes_on_at_the_true_end(chain: Chain) -> None:
+    """The one before is slow to die: what it writes late must not fence the one that has replaced it."""
+    chain.append(segment(0, 10), 1)
+    after = Chain(chain.folder, turn=(0, 1))
+    assert after.end() == (1, position(10))
+    chain.append(segment(10, 20), 2)  # late
+    assert after.claim(position(0)) == (3, position(20))
+    with pytest.raises(Fenced):
+        chain.append(segment(20, 30), 3)
+    after.append(segment(20, 31), 4)
+    assert [one.until.commit for one in Buffer(after).behind(position(10), 100)] == [20, 20, 31]
+
+
+def test_a_claim_that_is_overtaken_goes_on_behind_what_was_written(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain.append(segment(0, 10), 1)
+    after = Chain(chain.folder, turn=(0, 1))
+    link = os.link
+
+    def overtaken(*given: Any) -> None:
+        monkeypatch.undo()
+        chain.append(segment(10, 20), 2)  # just before the name is taken
+        link(*given)
+
+    monkeypatch.setattr(os, "link", overtaken)
+    assert after.claim(position(0)) == (3, position(20))
+
+
+def test_an_agent_that_was_replaced_cannot_claim_the_log_back(chain: Chain) -> None:
+    chain.turn = chain.following(epoch=1)
+    chain.claim(position(0))
+    later = Chain(chain.folder)
+    later.turn = later.following(epoch=2)
+    later.claim(position(0))
+    again = Chain(chain.folder, turn=chain.turn)  # another capture of the same agent
+    with pytest.raises(Fenced):
+        again.claim(position(0))
+    assert Chain(chain.folder, turn=later.turn).claim(position(0))[0] == 3
+
+
+def test_the_agent_of_a_target_that_was_set_back_comes_after_those_before_it(chain: Chain) -> None:
+    chain.turn = chain.following(epoch=7)
+    chain.claim(position(0))
+    restored = Chain(chain.folder)
+    restored.turn = restored.following(epoch=3)
+    assert restored.turn > chain.turn
+    restored.claim(position(0))
+    with pytest.raises(Fenced):
+        chain.claim(position(0))
+
+
+def test_a_claim_removes_what_the_dead_left_and_no_piece_of_a_later_one(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chain.append(segment(0, 10), 1)
+    left, _ = chain.put(_streamed(1))
+    after = Chain(chain.folder, turn=(0, 1))
+    later = Chain(chain.folder, turn=(0, 2))
+    pieces: list[str] = []
+    sweep = after.sweep
+
+    def slowly(entries: Any) -> None:
+        later.claim(position(0))
+        pieces.append(later.put(_streamed(1))[0])
+        sweep(entries)
+
+    monkeypatch.setattr(after, "sweep", slowly)
+    after.claim(position(0))
+    assert left not in os.listdir(chain.folder)
+    assert pieces[0] in os.listdir(chain.folder)
+
+
 def test_many_writers_of_one_number_leave_one_winner(tmp_path: Path) -> None:
     code = (
         "import sys; from pathlib import Path; from penstock.backends.changelog.chain import Chain, Fenced;"
@@ -223,6 +296,70 @@ def test_removing_frees_segments_with_their_pieces(chain: Chain) -> None:
     assert chain.numbers() == [3]
     assert not (chain.folder / file).exists()
     assert chain.bytes() == before - freed
+
+
+# ---------------------------------------------------------------- a folder that is away
+
+
+def test_a_log_does_not_go_on_in_an_empty_folder(chain: Chain) -> None:
+    """Its disk is not mounted: what was written beneath it would be lost when it is."""
+    fill(chain, segment(0, 10), segment(10, 20))
+    away = chain.folder.rename(chain.folder.with_name("away"))
+    for empty in (False, True):
+        if empty:
+            chain.folder.mkdir()
+        with pytest.raises(FileNotFoundError):
+            chain.append(segment(20, 30), 3)
+        with pytest.raises(FileNotFoundError):
+            chain.put(_streamed(1))
+    assert os.listdir(chain.folder) == []
+    chain.folder.rmdir()
+    away.rename(chain.folder)
+    chain.append(segment(20, 30), 3)
+    assert chain.end() == (3, position(30))
+
+
+def test_a_buffer_that_is_away_is_waited_for_and_not_called_a_gap(chain: Chain) -> None:
+    fill(chain, segment(0, 10), segment(10, 20))
+    buffer = Buffer(chain)
+    away = chain.folder.rename(chain.folder.with_name("away"))
+    with pytest.raises(LinkLost, match="is away"):
+        buffer.behind(position(0), 10)
+    buffer.trim(position(20), retain=0, most_bytes=0)
+    away.rename(chain.folder)
+    assert len(buffer.behind(position(0), 10)) == 2
+
+
+# ---------------------------------------------------------------- how much it holds
+
+
+def test_many_segments_cost_no_more_to_write_than_few(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever writes, looks for room or for the end must not list them all."""
+    fill(chain, segment(0, 10), segment(10, 20))
+    assert chain.first() == 1
+    before = chain.most_bytes()
+    buffer = Buffer(chain)
+    listed: list[object] = []
+    for name in ("listdir", "scandir"):
+        monkeypatch.setattr(os, name, lambda *given: listed.append(given))
+    size = chain.append(segment(20, 30), 3)
+    assert chain.most_bytes() == before + size
+    assert chain.end() == (3, position(30))
+    assert [one.until.commit for one in buffer.behind(position(20), 10)] == [30]
+    buffer.trim(position(30), retain=3600, most_bytes=size)
+    assert (chain.first(), chain.last()) == (3, 3)
+    assert listed == []
+
+
+def test_pieces_count_when_a_segment_names_them(chain: Chain) -> None:
+    """Else the capture of a transaction larger than its limit would wait for room before it has read the end of it."""
+    chain.append(segment(0, 10), 1)
+    before = chain.bytes()
+    file, crc = chain.put(_streamed(3))
+    assert chain.most_bytes() == chain.bytes() == before
+    size = chain.append(segment(10, 20, stored=[StoredChanges(version(), file, 3, crc, 0)]), 2)
+    whole = before + size + (chain.folder / file).stat().st_size
+    assert chain.most_bytes() == chain.bytes() == whole
 
 
 # ---------------------------------------------------------------- a power cut

@@ -24,6 +24,7 @@ from penstock.project import Project, SparkConfig, StateConfig
 from penstock.project.load import SECTIONS
 from penstock.project.model import ProjectSection
 from penstock.project.replications import Replication
+from penstock.replicate import patience
 from penstock.replicate.status import Status
 from penstock.schema import TableName
 
@@ -197,5 +198,6 @@ def test_every_field_and_state_of_a_replication_is_explained() -> None:
     told = first_cells(DOCS / "reference" / "replications.md")
     assert {*named, *place.to_record(), *get_args(Phase)} <= told
     code = "".join(path.read_text() for path in (ROOT / "penstock").rglob("*.py"))
-    states = {*re.findall(r'(?:Obstacle|Waiting)\(\s*"([\w ]+)"', code), "never started", "running", "paused"}
-    assert states | {"stopped", "copied", "failed"} <= told
+    states = {*re.findall(r'Obstacle\(\s*"([\w ]+)"', code), "never started", "running", "paused"}
+    waits = {patience.FULL, patience.AWAY, patience.UNWRITABLE, patience.SLOW}
+    assert states | waits | {"stopped", "copied", "failed"} <= told

@@ -386,3 +386,23 @@ def test_a_project_from_objects(tmp_path: Path) -> None:
     assert Project.from_objects(tmp_path, connections, [raw]).pipeline("p").mode == "append"
     with pytest.raises(ConfigError, match="unknown key 'tabel'"):
         Project.from_objects(tmp_path, connections, [{**raw, "tabel": "t"}])
+
+
+REPLICATION = """
+[replications.{name}]
+source = "shop"
+target = "warehouse"
+tables = ["public.*"]
+"""
+
+
+@pytest.mark.parametrize("path", ["/var/lib/changes", "./changes", ".penstock/buffer/one"])
+def test_two_replications_with_one_buffer_are_refused(path: str, write: Write) -> None:
+    one, two = REPLICATION.format(name="one"), REPLICATION.format(name="two")
+    first = "" if path.endswith("one") else f'[replications.one.buffer]\npath = "{path}/"\n'
+    second = f'[replications.two.buffer]\npath = "{path.removeprefix("./")}"\n'
+    [found] = _findings(CONNECTIONS + one + first + two + second, write)
+    assert "'one' and 'two' have the same buffer" in found.what
+    assert "another path" in found.remedy
+    assert found.place.startswith("penstock.toml:")
+    load(write(CONNECTIONS + one + first + two))

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 import os
 import shutil
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from penstock.backends.change_target import Applied, Applier, Flush, Logged, TableState
-from penstock.backends.changelog.chain import Chain
+from penstock.backends.changelog.chain import Chain, Fenced
 from penstock.backends.changelog.snapshots import Snapshots
 from penstock.backends.changes import TRANSACTIONS, Batch, Position, Segment
 from penstock.backends.staging import make_folders, sync
@@ -38,18 +39,23 @@ class LogApplier(Applier):
         return self._chain.folder
 
     def claim(self) -> Applied:
-        numbers = self._chain.numbers()
+        while True:
+            with suppress(Fenced):  # the one before has written on meanwhile: we go on behind that
+                return self._claimed()
+
+    def _claimed(self) -> Applied:
+        left, numbers = self._chain.leftovers(), self._chain.numbers()
         if not numbers:
             # Two that begin at once: the first segment has one writer only.
             self._epoch = 1
-            self._chain.sweep()
+            self._chain.sweep(left)
             return Applied(1, None)
         self._number = numbers[-1]
         position = Position.from_record(self._chain.footer(self._number)["until"])
         epoch, self._states = self._noted(numbers)
         self._epoch = epoch + 1
         self._append(Segment(position, position, NOTHING.transactions, notes=self._whole()))
-        self._chain.sweep()
+        self._chain.sweep(left)
         return Applied(self._epoch, position, tuple(self._states.values()))
 
     def _noted(self, numbers: list[int]) -> tuple[int, dict[TableName, TableState]]:

@@ -4,16 +4,18 @@
 
 A segment is written under another name, flushed to the disk, and linked to its number only if that is free:
 a power cut leaves a whole segment or none, and two captures can never both write number n. Whoever finds a
-number taken by another has been replaced, and stops.
+number taken by another has been replaced, and stops. Whoever replaces another claims the log, with an empty segment
+of its own at the end of it: from then on it is the one before that finds its number taken.
 """
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import uuid
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
@@ -23,8 +25,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backends.change_source import Scratch
-from penstock.backends.changelog.segment import Link, decode, decode_rows, encode, encode_rows, footer_of
-from penstock.backends.changes import TX, Position, Segment, StoredChanges, TableChanges
+from penstock.backends.changelog.segment import Link, Turn, decode, decode_rows, encode, encode_rows, footer_of
+from penstock.backends.changes import TRANSACTIONS, TX, Position, Segment, StoredChanges, TableChanges
 from penstock.backends.staging import make_folders, sync
 from penstock.errors import PenstockError, StateError
 from penstock.observe.failpoints import failpoint
@@ -33,6 +35,7 @@ from penstock.schema import TableName
 SUFFIX = ".segment"
 PIECE = ".changes"  # of a transaction that is too large for a segment
 _NAME = re.compile(r"(\d{20})\.segment")
+_HALF = re.compile(r"\.\d{20}\.[0-9a-f]{32}")
 
 
 class Fenced(StateError):
@@ -40,12 +43,20 @@ class Fenced(StateError):
 
 
 class Chain(Scratch):
-    """One log. Several may read, one writes: `writer` is its id, made anew with every start."""
+    """One log. Several may read, one writes: `writer` is its id, made anew with every start.
 
-    def __init__(self, folder: Path, writer: str = "") -> None:
+    `turn` is its agent's: whoever has a lower one than the log knows has been replaced.
+    """
+
+    def __init__(self, folder: Path, writer: str = "", turn: Turn = (0, 0)) -> None:
         self.folder = folder
         self.writer = writer or uuid.uuid4().hex
+        self.turn = turn
         self._made = False  # whether the folder is known to be on the disk
+        # Where the log was last seen to begin and to end: with many segments, listing them takes seconds.
+        self._first = self._last = 0
+        self._held: int | None = None  # bytes: counted once, and then what was written since
+        self._open: dict[str, int] = {}  # pieces of ours that no segment names yet, with their bytes
 
     # ------------------------------------------------------------ reading
 
@@ -83,20 +94,52 @@ class Chain(Scratch):
         """What a segment says of itself, without its rows."""
         return footer_of(mapped(self.path(number)), self.path(number).name)
 
+    def first(self) -> int:
+        """The number of the first segment; 0 if there is none."""
+        last = self.last()
+        number = self._first or next(iter(self.numbers()), 0)
+        while number < last and not self.path(number).exists():
+            number += 1  # they are removed from there on
+        self._first = number if last else 0
+        return self._first
+
+    def last(self) -> int:
+        """The number of the last segment; 0 if there is none."""
+        number = self._last
+        if not number or not self.path(number).exists():
+            number = next(reversed(self.numbers()), 0)
+            self._first = 0
+        while number and self.path(number + 1).exists():
+            number += 1
+        self._last = number
+        return number
+
     def end(self) -> tuple[int, Position] | None:
         """The last segment's number and where it ends."""
-        numbers = self.numbers()
-        if not numbers:
-            return None
-        return numbers[-1], Position.from_record(self.footer(numbers[-1])["until"])
+        number = self.last()
+        return (number, Position.from_record(self.footer(number)["until"])) if number else None
 
     def bytes(self) -> int:
-        """What the log takes on the disk."""
+        """What the log takes on the disk, counted; without our own pieces of transactions that are not over.
+
+        Those must not keep a capture waiting: it would wait for the end of a transaction that it does not read.
+        """
         try:
             with os.scandir(self.folder) as entries:
-                return sum(entry.stat().st_size for entry in entries if entry.name.endswith((SUFFIX, PIECE)))
+                found = {entry.name: entry.stat().st_size for entry in entries if _counts(entry.name)}
         except FileNotFoundError:
             return 0
+        self._held = sum(size for name, size in found.items() if name not in self._open)
+        return self._held
+
+    def most_bytes(self) -> int:
+        """No less than what it takes: what others have removed since it was counted still counts."""
+        return self._held if self._held is not None else self.bytes()
+
+    def piece_bytes(self, footer: dict[str, Any]) -> int:
+        """What the pieces take that a segment names; one that is gone is missed when it is read."""
+        files = (self.folder / one["file"] for one in footer["stored"])
+        return sum(file.stat().st_size for file in files if file.exists())
 
     def after(self, number: int) -> Iterator[tuple[int, Segment]]:
         """The segments behind `number`, as far as they are there now."""
@@ -109,29 +152,68 @@ class Chain(Scratch):
 
     def append(self, segment: Segment, number: int) -> int:
         """Make the segment durable as `number`. Returns its size. On return it may be confirmed, not before."""
-        self._make()
+        if number == 1:
+            self._make()
         path = self.path(number)
         temporary = self.folder / f".{number:020d}.{self.writer}"
         size = 0
-        # If we die before the link, the temporary file is swept by the next writer; the log ends before it.
-        with temporary.open("wb") as file:
-            for part in encode(segment, Link(number, self.writer)):
-                size += file.write(part)
-            file.flush()
-            failpoint("segment.written")
-            os.fsync(file.fileno())
         try:
-            os.link(temporary, path)
-        except FileExistsError:
-            self._stop_if_fenced(path, number)
+            # If we die before the link, the temporary file is swept by the next writer; the log ends before it.
+            with temporary.open("wb") as file:
+                self._stop_if_away(number - 1)
+                for part in encode(segment, Link(number, self.writer, self.turn)):
+                    size += file.write(part)
+                file.flush()
+                failpoint("segment.written")
+                os.fsync(file.fileno())
+            try:
+                os.link(temporary, path)
+            except FileExistsError:
+                self._stop_if_fenced(path, number)
         finally:
-            with suppress(FileNotFoundError):
+            with suppress(OSError):
                 temporary.unlink()
         failpoint("segment.linked")
         # The name itself is on the disk only after this: without it a power cut takes back what was confirmed.
         sync(self.folder)
         failpoint("segment.durable")
+        self._last = number
+        if self._held is not None:
+            self._held += size + sum(self._open.get(one.file, 0) for one in segment.stored)
+        for one in segment.stored:
+            self._open.pop(one.file, None)
         return size
+
+    def claim(self, start: Position, onto: Position | None = None) -> tuple[int, Position]:
+        """Take the log over, at its true end; an empty one begins at `start`. Returns its last number and its end.
+
+        With `onto` it goes on from there, behind a hole that nobody will read across.
+        """
+        while True:
+            # Before the claim: what lies there then is of writers that cannot name it any more, once we have it.
+            left = self.leftovers()
+            number, end = self.end() or (0, start)
+            if number:
+                self._stop_if_replaced(number)
+            until = onto if onto is not None else end
+            notes = {"hole": [end.to_record(), until.to_record()]} if number and until != end else {}
+            try:
+                self.append(Segment(end, until, TRANSACTIONS.empty_table(), notes=notes), number + 1)
+            except Fenced:
+                continue  # the one before has written on meanwhile: we go on behind that
+            self.sweep(left)
+            return number + 1, until
+
+    def following(self, epoch: int) -> Turn:
+        """The turn of an agent that comes with this epoch of its target."""
+        number = self.last()
+        back, before = self.footer(number).get("turn", (0, 0)) if number else (0, 0)
+        # A target that was restored from a backup counts its agents from there again.
+        return (back, epoch) if epoch > before else (back + 1, epoch)
+
+    def _stop_if_replaced(self, number: int) -> None:
+        if tuple(self.footer(number).get("turn", (0, 0))) > self.turn:
+            raise self._fenced(number)
 
     def _make(self) -> None:
         """The folder, and on the disk every name that leads to it: else a power cut takes all that was confirmed."""
@@ -144,37 +226,65 @@ class Chain(Scratch):
         """A number that is taken: by our own try before, whose answer was lost, or by another writer."""
         found = footer_of(mapped(path), path.name)["writer"]
         if found != self.writer:
-            raise Fenced(
-                f"another agent writes to {self.folder}",
-                why=f"segment {number} is its own",
-                kept="nothing of ours was confirmed",
-                remedy="stop one of the two agents",
-            )
+            raise self._fenced(number)
 
-    def sweep(self) -> None:
+    def _fenced(self, number: int) -> Fenced:
+        return Fenced(
+            f"another agent writes to {self.folder}",
+            why=f"segment {number} is its own",
+            kept="nothing of ours was confirmed",
+            remedy="stop one of the two agents",
+        )
+
+    def _stop_if_away(self, before: int) -> None:
+        """A disk that is not mounted leaves an empty folder: a log that went on there would be lost with it.
+
+        Asked while a file in the folder is open: from then on it cannot become another one unseen.
+        """
+        if before and not self.path(before).exists():
+            raise FileNotFoundError(errno.ENOENT, f"segment {before} is not there", str(self.folder))
+
+    def leftovers(self) -> list[str]:
+        """What may be of dead writers; some of it is named."""
+        return [entry for entry in self._entries() if _HALF.fullmatch(entry) or entry.endswith(PIECE)]
+
+    def sweep(self, entries: Sequence[str] | None = None) -> None:
         """Remove what dead writers have left half written, and pieces of transactions that no segment names."""
-        named = {one["file"] for number in self.numbers() for one in self.footer(number)["stored"]}
-        for entry in self._entries():
-            half = re.fullmatch(r"\.\d{20}\.[0-9a-f]{32}", entry) and not entry.endswith(self.writer)
-            if half or (entry.endswith(PIECE) and entry not in named):
-                with suppress(FileNotFoundError):
-                    (self.folder / entry).unlink()
+        found = self.leftovers() if entries is None else entries
+        pieces = {entry for entry in found if entry.endswith(PIECE)}
+        for number in range(self.last(), self.first() - 1, -1) if pieces else ():
+            pieces -= {one["file"] for one in self.footer(number)["stored"]}
+            if not pieces:
+                break
+        halves = {entry for entry in found if _HALF.fullmatch(entry) and not entry.endswith(self.writer)}
+        for entry in pieces | halves:
+            # On a disk that lets nothing be removed they stay: nobody reads them.
+            with suppress(OSError):
+                (self.folder / entry).unlink()
 
     # ------------------------------------------------------------ pieces of large transactions
 
     def put(self, rows: pa.Table) -> tuple[str, int]:
-        self._make()
+        if not self._last:
+            self._make()
         name = f"{uuid.uuid4().hex}{PIECE}"
         body = encode_rows(rows)
-        with (self.folder / name).open("wb") as file:
-            file.write(body)
-            file.flush()
-            # The segment that names it is durable after it: its folder's entry goes to the disk with that one's.
-            os.fsync(file.fileno())
+        try:
+            with (self.folder / name).open("wb") as file:
+                self._stop_if_away(self._last)
+                file.write(body)
+                file.flush()
+                # The segment that names it is durable after it: its folder's entry goes to the disk with that one's.
+                os.fsync(file.fileno())
+        except OSError:
+            self.drop(name)  # of a disk that is full, half of it takes room that others need
+            raise
+        self._open[name] = body.size
         return name, zlib.crc32(body)
 
     def drop(self, file: str) -> None:
-        with suppress(FileNotFoundError):
+        self._open.pop(file, None)
+        with suppress(OSError):  # one that stays is swept later
             (self.folder / file).unlink()
 
     def piece(self, stored: StoredChanges) -> TableChanges:
@@ -189,26 +299,25 @@ class Chain(Scratch):
     def remove_until(self, number: int) -> int:
         """Remove the segments up to `number`, the oldest first so that no gap appears. Returns the bytes."""
         freed = 0
-        for known in self.numbers():
-            if known > number:
-                break
-            path = self.path(known)
-            pieces = [one["file"] for one in self.footer(known)["stored"]]
-            freed += sum(file.stat().st_size for file in (path, *(self.folder / piece for piece in pieces)))
+        for known in range(self.first() or 1, min(number, self.last()) + 1):
+            path, footer = self.path(known), self.footer(known)
+            freed += path.stat().st_size + self.piece_bytes(footer)
             # The segment first: a piece that nobody names is swept.
             path.unlink()
-            for piece in pieces:
-                self.drop(piece)
+            for one in footer["stored"]:
+                self.drop(one["file"])
         return freed
 
     def remove(self) -> None:
         """All of the log: nobody goes on with it."""
-        numbers = self.numbers()
-        if numbers:
-            self.remove_until(numbers[-1])
+        self.remove_until(self.last())
         self.sweep()
         with suppress(OSError):  # what others have put there stays, and so does the folder
             self.folder.rmdir()
+
+
+def _counts(entry: str) -> bool:
+    return entry.endswith((SUFFIX, PIECE))
 
 
 def mapped(path: Path) -> pa.Buffer:

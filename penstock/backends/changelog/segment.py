@@ -26,12 +26,18 @@ TAIL = struct.Struct(">QI")
 FORMAT = 1
 
 
+# Of the agent that a writer belongs to: how often the target was set back, and which agent of it that is. One that
+# has a higher turn came later.
+Turn = tuple[int, int]
+
+
 @dataclass(frozen=True, slots=True)
 class Link:
     """Where a segment stands in its chain."""
 
     number: int
     writer: str  # of the capture that wrote it
+    turn: Turn = (0, 0)
 
 
 def encode(segment: Segment, link: Link) -> list[pa.Buffer | bytes]:
@@ -50,6 +56,7 @@ def encode(segment: Segment, link: Link) -> list[pa.Buffer | bytes]:
         "format": FORMAT,
         "number": link.number,
         "writer": link.writer,
+        "turn": link.turn,
         "after": segment.after.to_record(),
         "until": segment.until.to_record(),
         "transactions": places[0],

@@ -75,6 +75,7 @@ class _Lines:
         self._log = logs.Log("replicate")
         self._name = name
         self._phases: dict[str, str] = {}
+        self._waiting = ""
         self._at = time.monotonic()
 
     def __call__(self, status: Status) -> None:
@@ -83,6 +84,9 @@ class _Lines:
                 self._phases[str(state.source)] = state.phase
                 fields = {"reason": state.reason} if state.reason else {}
                 self._log.info(state.phase, replication=self._name, table=str(state.source), **fields)
+        if status.waiting != self._waiting:
+            self._waiting = status.waiting
+            self._log.warning(status.waiting or "capture goes on", replication=self._name)
         if time.monotonic() - self._at >= LINE_SECONDS:
             self._at = time.monotonic()
             applied = sum(status.applied.values())
