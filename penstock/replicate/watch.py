@@ -74,6 +74,9 @@ class Watch:
             self._dropped[state.source] = source.mark()
             log.warning("a table was dropped at the source", table=str(state.source), on_drop=self._replication.on_drop)
             return
+        if renamed == state.source:
+            self._left_out(source, state)
+            return
         self._flusher.fail(
             state,
             SourceError(
@@ -83,6 +86,18 @@ class Watch:
                 remedy=f"name it so in `tables`, then `penstock replications reload {self._replication.name}`",
             ),
         )
+
+    def _left_out(self, source: ChangeSource, state: TableState) -> None:
+        """It is there, and cannot be replicated any more: its key is gone, perhaps."""
+        source.publish()  # without it, or the application's UPDATEs of it fail
+        found = next((one for one in source.left_out if one.what.startswith(f"{state.source} ")), None)
+        error = SourceError(
+            "the table can be replicated no more",
+            why=found.what if found is not None else "",
+            kept="its rows stay as they are",
+            remedy=found.remedy if found is not None else "",
+        )
+        self._flusher.fail(state, error)
 
     def _differs(self, source: ChangeSource, state: TableState) -> None:
         try:

@@ -143,7 +143,14 @@ class Stand:
         if self.apart:
             self._start_apart(failpoints)
             return self
-        self.agent = Agent(self.project(), self.replication, self._told, store=self._opened(), stage=self._stage)
+        self.agent = Agent(
+            self.project(),
+            self.replication,
+            self._told,
+            store=self._opened(),
+            reload=lambda: self.replication,
+            stage=self._stage,
+        )
         self._thread = threading.Thread(target=self._run, daemon=True)
         self._thread.start()
         return self
@@ -254,19 +261,20 @@ class Stand:
 
     def resync(self, table: str = "") -> None:
         """As `penstock replications resync` asks for it; until the agent has answered."""
-        self.ask("resync", f"public.{table}" if table else "")
+        answer = self.ask("resync", f"public.{table}" if table else "")
+        assert not answer.startswith("refused"), answer
 
-    def ask(self, word: str, table: str = "") -> None:
-        """As the commands ask a running agent; until it has answered."""
+    def ask(self, word: str, table: str = "") -> str:
+        """What the agent answers, as to `penstock replications`."""
         with open_store(self._store) as store:
             number = store.ask(self.replication.name, word, table)
 
-            def answered() -> bool:
+            def answer() -> str:
                 found = store.command(number)
-                assert found is None or not (found.answer or "").startswith("refused"), found
-                return found is not None and found.answer is not None
+                return (found.answer or "") if found is not None else ""
 
-            await_true(answered, 30.0, lambda: self.seen)
+            await_true(lambda: bool(answer()), 30.0, lambda: self.seen)
+            return answer()
 
     def state(self, table: str) -> dict[str, str]:
         assert self.seen is not None

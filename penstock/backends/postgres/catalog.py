@@ -151,9 +151,9 @@ def primary_key(query: Query, oid: int) -> tuple[str, ...]:
     return _index_columns(query, oid, "indisprimary")
 
 
-def key_index(query: Query, oid: int) -> tuple[str, ...]:
-    """The columns of the index that `replica identity using index` names."""
-    return _index_columns(query, oid, "indisreplident")
+def checked_key(query: Query, oid: int) -> tuple[str, ...]:
+    """The primary key, if it holds after every statement: one that can be deferred tells no two changes apart."""
+    return _index_columns(query, oid, "indisprimary and i.indimmediate")
 
 
 def _index_columns(query: Query, oid: int, which: str) -> tuple[str, ...]:

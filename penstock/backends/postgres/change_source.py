@@ -29,6 +29,7 @@ from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import Identity, identifier
 from penstock.backends.postgres.describe import version
 from penstock.backends.postgres.errors import refused
+from penstock.backends.postgres.identity import option_findings
 from penstock.backends.postgres.lasting import LastingSession, end_backend
 from penstock.backends.postgres.read import PostgresSource
 from penstock.backends.postgres.replication import PublishedTable, SlotSnapshot
@@ -36,7 +37,7 @@ from penstock.backends.postgres.standby import StandbySnapshot
 from penstock.backends.postgres.stream import PostgresStream, ReplicationLink, lsn_text
 from penstock.backends.postgres.texts import read_keys, read_values
 from penstock.backends.postgres.types import BACKEND, PgType, canonical
-from penstock.errors import SourceError, SourceMoved, StateError
+from penstock.errors import PlanRefused, SourceError, SourceMoved, StateError
 from penstock.schema import Column, Schema, TableName
 from penstock.schema.words import spell
 
@@ -80,7 +81,11 @@ class PostgresMoment(CopyMoment):
 
     def ranges(self, table: TableName) -> list[dict[str, Any]]:
         ask = self._snapshot.holder.catalog
-        members = [member for member in catalog.family(ask, self._published[table].oid) if member.kind != "p"]
+        published = self._published[table]
+        members = [member for member in catalog.family(ask, published.oid) if member.kind != "p"]
+        if published.kind != "p":
+            # What inherits from it is another table: its changes come under its own name.
+            members = [member for member in members if member.oid == published.oid]
         found: list[dict[str, Any]] = []
         for member in members:
             file = _file(ask, member.oid)
@@ -131,11 +136,12 @@ class PostgresChangeSource(ChangeSource):
         self._published = self._look(tables)
 
     def _look(self, tables: Sequence[TableRequest]) -> list[PublishedTable]:
-        found = replication.published(self._session, tables)
+        stored = publications.sends_generated(self._session, self._names)
+        found = replication.published(self._session, tables, generated=stored)
         if self._names.own:
             found = publications.as_published(self._session, self._names.publication, found)
         taken, left = publications.chosen(found, self._names)
-        stored = publications.sends_generated(self._session, self._names)
+        self._troubled = {table.name for table in found if table.trouble}
         self._unsent = outline.unsent_columns(self._session, taken, stored=stored)
         self.left_out = (*left, *outline.told(self._unsent, stored=stored))
         return taken
@@ -193,7 +199,7 @@ class PostgresChangeSource(ChangeSource):
         return requirements.statements(self._session, self._names, self._published)
 
     def publish(self) -> None:
-        for statement in publications.statements(self._session, self._names, self._published):
+        for statement in publications.statements(self._session, self._names, self._published, self._troubled):
             self._session.execute(statement)
 
     def copies_from(self, config: ConnectionConfig) -> None:
@@ -214,8 +220,16 @@ class PostgresChangeSource(ChangeSource):
         return outline.successor(self._session, outline_)
 
     def change(self, tables: Sequence[TableRequest]) -> None:
-        self._requested = tuple(tables)
-        self._published = self._look(tables)
+        published = self._look(tables)
+        found = option_findings(self._session, published)
+        if found:
+            raise PlanRefused(
+                "the tables cannot be published so",
+                why="; ".join(one.what for one in found),
+                kept="nothing was changed",
+                remedy="; ".join(one.remedy for one in found),
+            )
+        self._requested, self._published = tuple(tables), published
         with self._session.atomic():
             for statement in publications.changes(self._session, self._names, self._published):
                 self._session.execute(statement)

@@ -42,7 +42,9 @@ def describe(query: catalog.Query, relation: Relation, before: TableVersion | No
 
     `before` is the version that the log told last: columns that it has in the same way are the same.
     """
-    key = catalog.primary_key(query, relation.oid)
+    key = catalog.checked_key(query, relation.oid)
+    if not set(key) <= {column.name for column in relation.columns}:
+        key = ()  # a part of it is a generated column, which the log does not have
     types = catalog.types(query, [(c.type_oid, c.typmod) for c in relation.columns])
     keys = [
         column.name in key if key and relation.identity in "df" else column.key and relation.identity == "i"

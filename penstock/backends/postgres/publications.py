@@ -6,7 +6,7 @@ added is sent. A table without a key in the first would make the application's o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 
 from penstock.backends.change_source import Finding, LogNames
@@ -32,12 +32,16 @@ where p.pubname = any(%s) group by 1, 2
 _SCHEMAS = "left join pg_catalog.pg_publication_namespace s on s.pnpubid = p.oid and s.pnnspid = c.relnamespace"
 
 
-def statements(session: DriverSession, names: LogNames, tables: Sequence[PublishedTable]) -> list[str]:
-    """What is missing of our own publications, and no more."""
+def statements(
+    session: DriverSession, names: LogNames, tables: Sequence[PublishedTable], troubled: Collection[TableName] = ()
+) -> list[str]:
+    """What is missing of our own publications, and no more. `troubled` are tables whose UPDATEs fail in them."""
     if names.own:
         return []
     known = {name for (name,) in session.query("select pubname::text from pg_catalog.pg_publication")}
-    made = []
+    # First of all: one that has lost its key since is one that nobody can update.
+    failing = [table for table in members(session, [names.publication]) if table in troubled]
+    made = [_drop(names.publication, failing)] if failing else []
     for name, wanted, kinds in zip(publications(names), _members(tables), KINDS, strict=True):
         if name not in known:
             made.append(_create(session, name, wanted, kinds))
@@ -56,9 +60,12 @@ def changes(session: DriverSession, names: LogNames, tables: Sequence[PublishedT
         if wanted:
             made.append(_set(name, wanted))
         elif there:
-            listed = ", ".join(qualified(table) for table in there)
-            made.append(f"alter publication {identifier(name)} drop table {listed}")
+            made.append(_drop(name, list(there)))
     return made
+
+
+def _drop(name: str, tables: Sequence[TableName]) -> str:
+    return f"alter publication {identifier(name)} drop table {', '.join(qualified(table) for table in tables)}"
 
 
 def members(session: DriverSession, names: Sequence[str]) -> dict[TableName, int]:
@@ -95,25 +102,38 @@ def chosen(tables: Sequence[PublishedTable], names: LogNames) -> tuple[list[Publ
     """Without the tables that no key tells apart and nobody has named: and what is said of each."""
     taken, left = [], []
     for table in tables:
-        if table.changes or names.own:
+        if table.unsent:
+            left.append(Finding(f"{table.name} is left out: {table.unsent}, and the log has nothing of it", UNSENT))
+        elif table.changes or names.own:
             taken.append(table)
         elif table.literal:
             taken.append(table)
             left.append(
                 Finding(
-                    f"of {table.name} only what is added is replicated: it has no key",
-                    f"give it a primary key, or: alter table {qualified(table.name)} replica identity full",
+                    f"of {table.name} only what is added is replicated: {table.trouble}",
+                    _identify(table),
                 )
             )
         else:
             left.append(
                 Finding(
-                    f"{table.name} is left out: it has no key, and its UPDATEs would fail if they were published",
-                    f"give it a primary key, or: alter table {qualified(table.name)} replica identity full;"
-                    " named letter by letter, what is added to it is replicated",
+                    f"{table.name} is left out: {table.trouble}, and its UPDATEs would fail if they were published",
+                    f"{_identify(table)}; named letter by letter, what is added to it is replicated",
                 )
             )
     return taken, tuple(left)
+
+
+def _identify(table: PublishedTable) -> str:
+    whole = "" if "virtual" in table.trouble else f", or: alter table {qualified(table.name)} replica identity full"
+    if table.kind == "p":
+        whole += ", and so of each of its partitions" if whole else ""
+    if "NOTHING" in table.trouble or "index" in table.trouble or "virtual" in table.trouble:
+        return f"where it has a primary key, alter table {qualified(table.name)} replica identity default{whole}"
+    return f"give it a primary key{whole}"
+
+
+UNSENT = "copy it by a pipeline instead, or exclude it"
 
 
 def sends_generated(session: DriverSession, names: LogNames) -> bool:
@@ -172,8 +192,9 @@ def own_findings(session: DriverSession, name: str, tables: Sequence[PublishedTa
         )
     found += [
         Finding(
-            f"{table.name} has no replica identity: the server refuses its UPDATEs and DELETEs while it is published",
-            f"alter table {qualified(table.name)} replica identity full, or give it a primary key",
+            f"{table.name} has no replica identity that does, {table.trouble}: the server refuses its UPDATEs and"
+            " DELETEs while it is published",
+            _identify(table),
         )
         for table in tables
         if not table.changes

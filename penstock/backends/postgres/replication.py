@@ -14,6 +14,7 @@ from penstock.backends.postgres import blockers, catalog
 from penstock.backends.postgres.config import Conninfo
 from penstock.backends.postgres.connect import DriverSession, identifier
 from penstock.backends.postgres.dialect import qualified
+from penstock.backends.postgres.identity import identities
 from penstock.backends.postgres.silence import TooLong
 from penstock.backends.postgres.snapshot import Holder
 from penstock.backends.postgres.stream import ReplicationLink, lsn
@@ -37,16 +38,22 @@ class PublishedTable:
     columns: tuple[str, ...] = ()  # asked for; all where none are named
     where: str = ""
     literal: bool = True  # named letter by letter
+    chosen: bool = False  # `columns` are not all of them
+    trouble: str = ""  # why its UPDATEs would fail if they were published
+    unsent: str = ""  # why the log has nothing of it
 
     @property
     def changes(self) -> bool:
         """Whether its updates and deletes can be sent at all."""
-        return self.identity in ("f", "i") or (self.identity == "d" and bool(self.key))
+        return not self.trouble
 
     @property
     def sql(self) -> str:
+        # A partitioned table is one with its leaves. What only inherits from a table is another one: published with
+        # it, but without a key, its own UPDATEs would fail.
+        only = "" if self.kind == "p" else "only "
         columns = f" ({', '.join(identifier(name) for name in self.columns)})" if self.columns else ""
-        return f"{qualified(self.name)}{columns}{f' where ({self.where})' if self.where else ''}"
+        return f"{only}{qualified(self.name)}{columns}{f' where ({self.where})' if self.where else ''}"
 
 
 def publications(names: LogNames) -> tuple[str, ...]:
@@ -87,8 +94,8 @@ class SlotSnapshot:
 # ---------------------------------------------------------------- what is there
 
 
-def published(session: DriverSession, tables: Sequence[TableRequest]) -> list[PublishedTable]:
-    """The tables that are asked for and there."""
+def published(session: DriverSession, tables: Sequence[TableRequest], *, generated: bool) -> list[PublishedTable]:
+    """The tables that are asked for and there; with `generated`, the log has stored generated columns."""
     wanted = {table.name: table for table in tables}
     rows = session.query(
         "select n.nspname::text, c.relname::text, c.oid::int8, c.relkind::text, c.relreplident::text"
@@ -96,19 +103,28 @@ def published(session: DriverSession, tables: Sequence[TableRequest]) -> list[Pu
         " where (n.nspname::text, c.relname::text) in (select * from unnest(%s::text[], %s::text[])) order by 1, 2",
         ([name.schema for name in wanted], [name.table for name in wanted]),
     )
+    told = identities(session, [oid for _, _, oid, _, _ in rows], generated=generated)
     found = []
     for schema, table, oid, kind, identity in rows:
-        asked = wanted[TableName(schema, table)]
-        key = catalog.key_index(session.query, oid) if identity == "i" else catalog.primary_key(session.query, oid)
-        columns = _chosen(session, oid, asked, key)
-        found.append(PublishedTable(asked.name, oid, kind, key, identity, columns, asked.where, asked.literal))
+        if oid not in told:
+            continue  # dropped just now
+        asked, known = wanted[TableName(schema, table)], told[oid]
+        columns, chosen = _chosen(session, oid, asked, known.key)
+        found.append(
+            PublishedTable(
+                *(asked.name, oid, kind, known.key, identity, columns, asked.where, asked.literal),
+                *(chosen, known.trouble, known.unsent),
+            )
+        )
     return found
 
 
-def _chosen(session: DriverSession, oid: int, asked: TableRequest, key: tuple[str, ...]) -> tuple[str, ...]:
-    """The columns that are asked for, the key among them; () for all."""
+def _chosen(
+    session: DriverSession, oid: int, asked: TableRequest, key: tuple[str, ...]
+) -> tuple[tuple[str, ...], bool]:
+    """The columns that are asked for, the key among them, () for all; and whether there are others."""
     if not asked.include and not asked.exclude:
-        return ()
+        return (), False
     known = [column.name for column in catalog.table_columns(session.query, oid)]
     unknown = [name for name in (*asked.include, *asked.exclude) if name not in known]
     if unknown:
@@ -118,7 +134,8 @@ def _chosen(session: DriverSession, oid: int, asked: TableRequest, key: tuple[st
             place=str(asked.name),
         )
     wanted = asked.include or tuple(name for name in known if name not in asked.exclude)
-    return tuple(name for name in known if name in wanted or name in key)
+    chosen = tuple(name for name in known if name in wanted or name in key)
+    return chosen, len(chosen) < len(known)
 
 
 # ---------------------------------------------------------------- slots

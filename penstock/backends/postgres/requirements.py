@@ -12,6 +12,7 @@ from penstock.backends.change_source import Finding, LogNames
 from penstock.backends.postgres import publications
 from penstock.backends.postgres.connect import DriverSession, identifier
 from penstock.backends.postgres.dialect import qualified
+from penstock.backends.postgres.identity import option_findings
 from penstock.backends.postgres.replication import PublishedTable
 
 SENDERS = 2  # one for the log, one that keeps the moment of a copy
@@ -59,7 +60,7 @@ class _Rights:
 def findings(session: DriverSession, names: LogNames, tables: Sequence[PublishedTable]) -> list[Finding]:
     """All that stands in the way, at once, each with its remedy."""
     server = _Server(*session.query(_SERVER, (names.slot,))[0])
-    found = [*_of_the_server(server), *_of_the_tables(session, tables)]
+    found = [*_of_the_server(server), *_of_the_tables(session, tables), *option_findings(session, tables)]
     if names.own:
         return found + publications.own_findings(session, names.publication, tables)
     return found + _of_the_publications(session, server, names, tables)
