@@ -22,7 +22,7 @@ from penstock.schema import TableName
 log = logs.Log("replicate")
 
 # After a failure that another try may mend: the source or the target is away.
-AGAIN_SECONDS = (1.0, 60.0)
+AGAIN_SECONDS = (0.5, 60.0)
 LOOK_SECONDS = 0.2  # between two looks for a table that is to be copied
 
 

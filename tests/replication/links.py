@@ -181,7 +181,7 @@ class Links:
 class Linked(PostgresHarness):
     """A database that a replication reaches through links; the test itself goes straight there."""
 
-    def __init__(self, dsn: str, links: Links, link_timeout: str = "2s") -> None:
+    def __init__(self, dsn: str, links: Links, link_timeout: str = "1s") -> None:
         super().__init__(dsn)
         self._links = links
         self._link_timeout = link_timeout

@@ -151,6 +151,18 @@ def test_the_session_of_a_lost_link_is_ended_before_the_next_is_used(database: P
     assert database.query("select v from bag") == [(3,)]
 
 
+def test_a_session_that_was_ended_while_it_was_idle_costs_no_statement(database: PostgresHarness, links: Links) -> None:
+    session = LastingSession(config(database, links).conninfo(), "penstock:test")
+    [(first,)] = session.query("select pg_backend_pid()")
+    links.trouble("cut")
+    links.heal()
+    [(second,)] = session.query("select pg_backend_pid()")
+    assert first != second
+    with session.atomic():
+        assert session.query("select pg_backend_pid()") == [(second,)]
+    session.close()
+
+
 def test_a_slot_that_a_lost_capture_holds_is_taken_from_it(database: PostgresHarness, links: Links) -> None:
     names = LogNames("penstock_held", "penstock_held", own=False)
     database.execute("create publication penstock_held")

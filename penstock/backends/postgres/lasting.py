@@ -6,12 +6,14 @@ one, may still reach it: it is ended before the new session is used.
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import psycopg
+from psycopg.pq import ConnStatus, TransactionStatus
 
 from penstock.backends.postgres.config import Conninfo
 from penstock.backends.postgres.connect import DriverSession, open_session
@@ -36,7 +38,8 @@ class LastingSession(DriverSession):
     @property
     def connection(self) -> psycopg.Connection[tuple[Any, ...]]:
         with self._opening:
-            if self._connection.closed and not self._held and not self._closed:
+            if not self._held and not self._closed and (self._connection.closed or self._was_hung_up()):
+                self._connection.close()
                 made = open_session(self.conninfo, self._application, self._settings)
                 try:
                     end_backend(made, self.conninfo, self._backend, self._application)
@@ -45,6 +48,24 @@ class LastingSession(DriverSession):
                     raise
                 self._connection, self._backend = made, made.info.backend_pid
             return self._connection
+
+    def _was_hung_up(self) -> bool:
+        """Whether the server, or the network, has ended it while nobody used it: then it has already told us."""
+        if not self._connection.lock.acquire(blocking=False):
+            return False  # another thread uses it
+        try:
+            link = self._connection.pgconn
+            if link.transaction_status != TransactionStatus.IDLE:
+                return False
+            waiting = select.poll()
+            waiting.register(link.socket, select.POLLIN)
+            if waiting.poll(0):
+                link.consume_input()
+            return link.status != ConnStatus.OK
+        except psycopg.Error:
+            return True
+        finally:
+            self._connection.lock.release()
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
