@@ -12,7 +12,7 @@ from penstock.backends.change_target import TableState
 from penstock.errors import BeyondArrow, Kind, PenstockError, SourceMoved
 from penstock.observe import logs
 from penstock.project.replications import Replication, seconds
-from penstock.replicate.copy import TABLES_AT_ONCE, Copier, TableCopy, next_wave
+from penstock.replicate.copy import TABLES_AT_ONCE, Copier, TableCopy, mixes, next_wave
 from penstock.replicate.flusher import Flusher, backoff, fresh_copy
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.tables import Kept
@@ -89,10 +89,11 @@ class Copies:
         try:
             self._open_more()
             self._finish()
+            # Before the wave is chosen: what is staged is noted in the copies that are open then.
+            self._rotate()
             wave = next_wave(list(self._open.values()), self._tasks)
             if not wave:
                 return bool(self._open)
-            self._rotate()
             rows = self._copier.stage(self._current(), wave)
             for copy, _ in wave:
                 name = copy.kept.source.name
@@ -145,7 +146,7 @@ class Copies:
         """An old snapshot keeps the source from cleaning up behind everybody: what is left is read at a new one."""
         if self._moment is None or time.monotonic() - self._taken < seconds(self._replication.snapshot_max_age):
             return
-        if any(copy.staged and not copy.kept.source.key for copy in self._open.values()):
+        if any(copy.staged and not mixes(copy.kept) for copy in self._open.values()):
             return  # it would begin anew each time, and never end
         self._moment.close()
         self._moment = None

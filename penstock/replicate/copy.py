@@ -269,9 +269,15 @@ def torn(kept: Kept, state: TableState, moment: CopyMoment, staged: set[int]) ->
     """Whether a copy that goes on would have rows of two moments that nothing tells apart.
 
     Without a key no later row takes the place of an earlier one: what changed between the two would count twice.
+    Without versions nothing says which of two is the later one.
     """
     later = bool(state.copy) and moment.commit > state.exact
-    return later and not kept.source.key and len(staged) < len(state.ranges)
+    return later and not mixes(kept) and len(staged) < len(state.ranges)
+
+
+def mixes(kept: Kept) -> bool:
+    """Whether its ranges may be read at several moments."""
+    return bool(kept.source.key) and kept.replica.metadata
 
 
 def next_wave(copies: Sequence[TableCopy], tasks: int) -> list[tuple[TableCopy, int]]:
