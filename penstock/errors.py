@@ -199,6 +199,10 @@ class BeyondArrow(DataError):
         return {"columns": list(self.columns)}
 
 
+class RowsLacking(DataError):
+    """A change brings only a part of a row, and the target does not have the rest of it."""
+
+
 class Busy(PenstockError):
     """Another live run holds the target."""
 

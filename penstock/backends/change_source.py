@@ -153,6 +153,13 @@ class CopyMoment(ABC):
     ) -> Partition:
         """One of the pieces, at this moment. Raises `SourceMoved` if it is not what it was when it was cut."""
 
+    def rows(self, version: TableVersion, keys: pa.Table) -> pa.Table:
+        """The rows with these keys, texts by the columns' names, as they are at this moment; not those that are gone.
+
+        The columns of both are texts, as the log has them, in the order of the version's columns.
+        """
+        raise Unsupported(f"{keys.num_rows} rows of {version.table} cannot be read by their keys")
+
     @abstractmethod
     def close(self) -> None: ...
 

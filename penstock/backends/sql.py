@@ -30,6 +30,7 @@ from penstock.errors import (
     DataError,
     PenstockError,
     PlanStale,
+    RowsLacking,
     SourceError,
     SourceMoved,
     StagingLost,
@@ -191,7 +192,8 @@ def raise_findings(session: SqlSession, load: TableLoad, check: Check) -> None:
         keys = tuple(key for row in rows if row[0] == label and (key := _key(row[1:])))
     else:
         keys = tuple(_key(row) for row in rows)
-    raise DataError(
+    kind = RowsLacking if check.lacking else DataError
+    raise kind(
         what,
         why=check.why,
         keys=keys[:KEYS_SHOWN],

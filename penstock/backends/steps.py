@@ -117,6 +117,7 @@ class Check:
     `key` names staged columns: a target that can make them a key of what was staged, and is not
     refused, has proved the check and may leave the query out.
     With `moved`, what was found is that the source is not what it was: the load is planned anew.
+    With `lacking`, that rows are not there of which a change brings only a part.
     """
 
     sql: str
@@ -127,6 +128,7 @@ class Check:
     labelled: bool = False
     key: tuple[str, ...] = ()
     moved: bool = False
+    lacking: bool = False
 
 
 @dataclass(frozen=True, slots=True)

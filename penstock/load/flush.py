@@ -161,7 +161,9 @@ class _Flush:
             f"t.{quote(key)} = {self._decoded(self._key_column(key), 'u.' + quote(self._origin(key)))}"
             for key in self.replica.keys
         )
-        rows = f"{self._upserts} as u\nleft join {self._target} as t on {found}"
+        # A row that is marked as gone is none.
+        alive = f" and not t.{quote(DELETED)}" if self.replica.soft else ""
+        rows = f"{self._upserts} as u\nleft join {self._target} as t on {found}{alive}"
         lacking = " or ".join(f"u.{quote(f'{UNSENT}{number}')}" for number in self.shape.unsent)
         first = quote(self.replica.keys[0])
         missing = Check(
@@ -174,6 +176,7 @@ class _Flush:
             "a change brings only a part of a row that the target does not have",
             why="the source sends no value that has not changed, and the row it belongs to is not there",
             remedy="copy the table again: `penstock replications resync NAME TABLE`",
+            lacking=True,
         )
         return [missing, Execute(f"create temporary table {FILLED} as\nselect {self._values()}\nfrom {rows}")]
 

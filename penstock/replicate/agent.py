@@ -162,6 +162,7 @@ class Agent:
         self._kept = {name: self._planned(table) for name, table in tables.items()}
         self._buffer = self._buffered()
         self._flusher = self._flushes()
+        stack.callback(self._flusher.close)
         dialect = self._target.dialect if self._target is not None else None
         self._watch = Watch(replication, self._ledger, self._flusher, self._kept, dialect)
         if not self._ledger.begun:

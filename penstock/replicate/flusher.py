@@ -13,10 +13,10 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from penstock.backends.base import Dialect, TableLoad
-from penstock.backends.change_source import ChangeSource
+from penstock.backends.change_source import ChangeSource, CopyMoment
 from penstock.backends.change_target import TableFailed, TableFlush, TableState
 from penstock.backends.changes import Position, Segment
-from penstock.errors import BeyondArrow, PenstockError
+from penstock.errors import BeyondArrow, Kind, PenstockError, RowsLacking
 from penstock.load.flush import join_steps
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
@@ -26,6 +26,7 @@ from penstock.replicate.buffer import Buffer
 from penstock.replicate.evolve import Evolver, TableRewritten
 from penstock.replicate.folding import SparkFolder, prepare_here
 from penstock.replicate.ledger import Ledger
+from penstock.replicate.reread import Moments
 from penstock.replicate.tables import Kept
 from penstock.schema import TableName
 
@@ -62,7 +63,11 @@ class Flusher:
         self._dialect = dialect
         self._evolver = evolver
         self._folder = folder
+        self._moments = Moments(source)
         self.applied: dict[TableName, int] = {}  # changes since this start
+
+    def close(self) -> None:
+        self._moments.close()
 
     def step(self) -> bool:
         """One flush, and one step of every table that is behind; whether anything was brought."""
@@ -184,18 +189,53 @@ class Flusher:
         segments = self._segments(state.position)
         if not segments:
             return False
+        moment = None
+        if self._moments.asked(state.source):
+            moment = self._moments.taken(state.source, state.position)
+            if moment is None:
+                return False
+            # What the moment has in its rows, and no more.
+            position = min(position, moment.position, key=lambda one: one.commit)
         changes = Changes.of(segments, state.position).until_commit(position)
         into = {state.source: kept.into(state.hidden) if state.hidden else kept}
         plans = plan_tables(changes, into, self._evolver)
         [following] = self._evolved(plans, into) or [state]
         following = replace(following, position=changes.until)
-        with self._flushes(changes, plans, segments, state.position) as flushes:
-            self._ledger.commit(flushes, states=(following,))
+        if moment is not None:
+            self._commit_whole(following, changes, plans, moment)
+            return True
+        try:
+            with self._flushes(changes, plans, segments, state.position) as flushes:
+                self._ledger.commit(flushes, states=(following,))
+        except TableFailed as failed:
+            if not isinstance(failed.error, RowsLacking) or not state.hidden or self._source.log is not None:
+                raise
+            self._moments.ask(state.source)
+            return False
         self._note(plans)
         if changes.until.commit >= position.commit:
             # Now, not in the next step: by then the others have gone on, and under load it would never meet them.
             self._join(following, self._kept[state.source])
         return True
+
+    def _commit_whole(
+        self, following: TableState, changes: Changes, plans: Sequence[TablePlan], moment: CopyMoment
+    ) -> None:
+        """A flush into a table that nobody sees, with rows of a later moment: see `reread`."""
+        log.info("rows are read again", table=str(following.source))
+        here = prepare_here(changes.batch.transactions, self._buffer.chain.piece, self._source, moment)
+        exact = replace(following, exact=max(following.exact, moment.exact))
+        try:
+            self._ledger.commit(table_flushes(plans, here, self._dialect), states=(exact,))
+        except TableFailed as failed:
+            if failed.error.kind is Kind.TRANSIENT:
+                raise failed.error from failed
+            # It has another form by now, perhaps: then nothing of it can be told by its keys.
+            raise TableRewritten(failed.table, failed.error.what) from failed
+        finally:
+            moment.close()
+        self._note(plans)
+        self._source.mark()  # or nothing lies behind the moment, at an idle source
 
     def _join(self, state: TableState, kept: Kept) -> None:
         """It is as far as the others: visible from here on, by the transaction that says so."""

@@ -19,7 +19,7 @@ import pyarrow.ipc
 
 from penstock.backends.applier import ORIGIN
 from penstock.backends.base import Receipt, RunContext, Sink
-from penstock.backends.change_source import ReadsTexts
+from penstock.backends.change_source import CopyMoment, ReadsTexts
 from penstock.backends.change_target import TableFailed
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import VALUE, ChangedColumn, Position, StoredChanges, TableChanges, TableVersion
@@ -28,6 +28,7 @@ from penstock.errors import Kind, PenstockError, Unsupported
 from penstock.load.flush import COMMITTED_AT, TIMES, UNSENT, VERSION
 from penstock.replicate.apply import Changes, Prepared, TablePlan, rounds_of
 from penstock.replicate.fold import Folded, fold, fold_bag
+from penstock.replicate.reread import made_whole
 from penstock.replicate.tables import Kept
 from penstock.replicate.versions import aligned
 from penstock.schema import Schema, TableName
@@ -48,11 +49,19 @@ class Texts(Protocol):
 Prepare = Callable[[TablePlan, int], Prepared]
 
 
-def prepare_here(transactions: pa.Table, piece: Callable[[StoredChanges], TableChanges], texts: Texts) -> Prepare:
-    """Each when it is asked for: no more of a large transaction is held than a piece."""
+def prepare_here(
+    transactions: pa.Table,
+    piece: Callable[[StoredChanges], TableChanges],
+    texts: Texts,
+    moment: CopyMoment | None = None,
+) -> Prepare:
+    """Each when it is asked for: no more of a large transaction is held than a piece.
+
+    With `moment`, rows of which a change has only a part are read whole there.
+    """
 
     def prepare(plan: TablePlan, number: int) -> Prepared:
-        return prepared(plan.evolved.kept, _held(plan.rounds[number], piece), transactions, texts)
+        return prepared(plan.evolved.kept, _held(plan.rounds[number], piece), transactions, texts, moment)
 
     return prepare
 
@@ -63,10 +72,18 @@ def _held(
     return [piece(one) if isinstance(one, StoredChanges) else one for one in found]
 
 
-def prepared(kept: Kept, versions: Sequence[TableChanges], transactions: pa.Table, texts: Texts) -> Prepared:
+def prepared(
+    kept: Kept,
+    versions: Sequence[TableChanges],
+    transactions: pa.Table,
+    texts: Texts,
+    moment: CopyMoment | None = None,
+) -> Prepared:
     version = kept.source.version
     rows = aligned(versions, version)
     folded = fold(version, rows, texts.key_texts) if kept.replica.keys else fold_bag(version, rows)
+    if moment is not None and kept.replica.keys:
+        folded, transactions = made_whole(version, folded, transactions, moment)
     upserts = _upserts(kept, version, folded, transactions, texts)
     return Prepared(folded.truncated, upserts, _deletes(kept, version, folded, transactions, texts))
 

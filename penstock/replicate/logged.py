@@ -26,6 +26,7 @@ from penstock.replicate.buffer import Buffer
 from penstock.replicate.copy import Copier, TableCopy
 from penstock.replicate.flusher import Flusher, due, fresh_copy
 from penstock.replicate.ledger import Ledger
+from penstock.replicate.reread import Moments
 from penstock.replicate.tables import Kept
 from penstock.replicate.versions import newest
 from penstock.schema import Schema, TableName
@@ -56,6 +57,7 @@ class LogFlusher(Flusher):
         self._ledger = ledger
         self._buffer = buffer
         self._kept = kept
+        self._moments = Moments(source)
         self.applied = {}
 
     def step(self) -> bool:

@@ -30,6 +30,7 @@ from penstock.backends.postgres.connect import Identity, identifier
 from penstock.backends.postgres.describe import version
 from penstock.backends.postgres.errors import refused
 from penstock.backends.postgres.identity import option_findings
+from penstock.backends.postgres.keyed import rows_by_key
 from penstock.backends.postgres.lasting import LastingSession, end_backend
 from penstock.backends.postgres.read import PostgresSource
 from penstock.backends.postgres.replication import PublishedTable, SlotSnapshot
@@ -110,6 +111,9 @@ class PostgresMoment(CopyMoment):
         published = self._published[table]
         source = PostgresSource(self._config, ReadRequest(table, keys=published.key), run, self._snapshot.holder)
         return source.range(columns, piece["oid"], piece["low"], piece["high"], published.where)
+
+    def rows(self, version: TableVersion, keys: pa.Table) -> pa.Table:
+        return rows_by_key(self._snapshot.holder, self._published[version.table], version, keys)
 
     def close(self) -> None:
         if self._standby is not None:
