@@ -31,7 +31,7 @@ from penstock.backends.change_source import LogNames, ReadsChanges, TableRequest
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.registry import backend
 from penstock.project.load import load
-from penstock.replicate.capturing import CaptureProcess, orders_of
+from penstock.replicate.capturing import CaptureProcess, Orders
 from penstock.schema import TableName
 from penstock.testing.postgres import EmbeddedPostgres
 
@@ -271,7 +271,8 @@ def capture(*, quick: bool) -> list[Section]:
                 reached.set()
 
         launched = time.perf_counter()
-        process = CaptureProcess(orders_of(config, names, requests, chain, start, 0.1, 1 << 40, []), told)
+        orders = Orders(config, names, tuple(requests), chain.folder, chain.turn, start, 0.1, 1 << 40)
+        process = CaptureProcess(orders, told)
         with Meter(process.pid, stand.source.pid) as meter:
             assert reached.wait(LONGEST_SECONDS)
             ours = time.perf_counter() - begun[0]

@@ -90,7 +90,8 @@ def resync(
     project = invocation.project()
     replication = project.replication(name)
     with invocation.store(project) as store:
-        runs = _state(store.agent(name)) in ("running", "paused")
+        known = store.agent(name)
+        runs = known is not None and known.hears
     if runs:
         _ask(ctx, name, "resync", table or "")
         return
@@ -138,7 +139,7 @@ def remove(ctx: typer.Context, name: NameArgument) -> None:
     replication = project.replication(name)
     with invocation.store(project) as store:
         known = store.agent(name)
-        if known is not None and known.state in ("running", "paused") and not known.gone:
+        if known is not None and known.hears:
             raise PenstockError(
                 f"the agent of {name} runs",
                 why=f"process {known.pid} on {known.host}",
@@ -183,7 +184,7 @@ def _records(ctx: typer.Context) -> list[ReplicationRecord]:
 def _state(agent: AgentRecord | None) -> str:
     if agent is None:
         return "never started"
-    return "stopped" if agent.state in ("running", "paused") and agent.gone else agent.state
+    return "stopped" if agent.works and agent.gone else agent.state
 
 
 def _ask(ctx: typer.Context, name: str, word: str, table: str = "") -> None:
@@ -194,7 +195,8 @@ def _ask(ctx: typer.Context, name: str, word: str, table: str = "") -> None:
     project = invocation.project()
     project.replication(name)
     with invocation.store(project) as store:
-        if _state(store.agent(name)) not in ("running", "paused"):
+        known = store.agent(name)
+        if known is None or not known.hears:
             raise PenstockError(
                 f"no agent runs {name}",
                 kept="nothing was asked",

@@ -16,16 +16,18 @@ from penstock.backends.base import Receipt, RunContext, Target
 from penstock.backends.change_source import CopyMoment, ReplicatedTable
 from penstock.backends.change_target import TableState
 from penstock.backends.changelog.chain import Chain
-from penstock.errors import Kind, PenstockError, PlanRefused, SourceError, StateError
+from penstock.backends.changes import Position, TableVersion
+from penstock.errors import Kind, PenstockError, PlanRefused, PlanStale, SourceError, StateError
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
 from penstock.project.model import Project
 from penstock.project.replications import Replication, seconds, size
+from penstock.replicate.away import Away, told_last
 from penstock.replicate.beginning import dropped_at, end_findings, first_state
-from penstock.replicate.buffer import Buffer, mark, stop_if_of_another
+from penstock.replicate.buffer import Buffer, is_marked, mark, stop_if_of_another
 from penstock.replicate.captured import CapturedSide
 from penstock.replicate.capturing import Orders
-from penstock.replicate.circuit import Circuit
+from penstock.replicate.circuit import Circuits
 from penstock.replicate.copies import Copies
 from penstock.replicate.copy import Copier, Stage, stage_with_spark
 from penstock.replicate.desk import LOOK_SECONDS, Desk
@@ -81,13 +83,14 @@ class Agent:
         self._copied = False  # all that `what = "copy"` asks for
         self._outlines: Mapping[TableName, str] = {}
         self._copies: Copies | None = None
+        self._circuits = Circuits.from_record(self._desk.remembered().get("circuits", {}))
 
     def stop(self) -> None:
         self._stopping.set()
         self._wake.set()
 
     def run(self, *, until_caught_up: bool = False) -> None:
-        while True:
+        while self._source_is_due():
             with ExitStack() as stack:
                 try:
                     self._run(stack, until_caught_up=until_caught_up)
@@ -98,15 +101,46 @@ class Agent:
                         raise
                     log.warning("every table is copied again", replication=self._replication.name, why=error.why)
                 except PenstockError as error:
-                    self._end_as("failed", error)
-                    raise
+                    if error.kind is not Kind.TRANSIENT or until_caught_up or not self._has_begun():
+                        self._end_as("failed", error)
+                        raise
+                    self._circuits.source.failed(error)
+                    log.warning("it begins again", replication=self._replication.name, what=error.what, why=error.why)
+        self._say_waiting(ended=True)
+
+    def _has_begun(self) -> bool:
+        """Whether it has run before: what is away then is waited for. At the first start it may be a wrong address."""
+        return bool(self._desk.remembered().get("position")) or (hasattr(self, "_ledger") and self._ledger.begun)
+
+    def _source_is_due(self) -> bool:
+        """Waits until the source may be tried; False if the agent is stopped."""
+        while not self._circuits.source.due and not self._stopping.is_set():
+            self._say_waiting()
+            self._stopping.wait(LOOK_SECONDS)
+        return not self._stopping.is_set()
+
+    def _say_waiting(self, *, ended: bool = False) -> None:
+        told = {"error": self._circuits.reason, "circuits": self._circuits.to_record()}
+        if ended:
+            self._desk.say_only("stopped", told)
+        else:
+            self._desk.wait(self._circuits.waiting, told, self._while_waiting)
+
+    def _while_waiting(self, command: Command) -> str:
+        if command.word == "stop":
+            self.stop()
+            return "stopping"
+        return f"refused: it is {self._circuits.waiting}; ask again when it runs"
 
     def _run(self, stack: ExitStack, *, until_caught_up: bool) -> None:
-        moment = self._open(stack)
+        stack.callback(self._captured.stop)
+        if not self._reach(stack, wait=not until_caught_up):
+            self._say_waiting(ended=True)
+            return
+        moment = self._resume() if self._ledger.begun else self._begin()
         ends = until_caught_up or self._replication.what == "copy"
         until = self._source.mark() if ends else None
         self._start_capture()
-        stack.callback(self._captured.stop)
         self._copies = self._start_copies(moment)
         stack.callback(self._copies.stop)
         self._start_keeping(stack)
@@ -139,13 +173,36 @@ class Agent:
 
     # ------------------------------------------------------------ the beginning
 
-    def _open(self, stack: ExitStack) -> CopyMoment | None:
+    def _reach(self, stack: ExitStack, *, wait: bool) -> bool:
+        """Both ends; False if the agent was stopped while it waited for one."""
         replication = self._replication
         self._requests = requests(self._project, replication, self._ends)
         self._source = self._ends.change_source(replication, self._requests)
         stack.callback(self._source.close)
         tables = {table.name: table for table in self._source.tables()}
         self._log = self._ends.log_of_target(replication)
+        if not wait or not self._has_begun():
+            self._open_target(stack, tables)
+            return True
+        away = Away(self._captured, self._circuits, self._orders_alone, self._say_waiting, self._stopping)
+        return away.reach(stack, lambda opened: self._open_target(opened, tables))
+
+    def _orders_alone(self) -> Orders | None:
+        """Of a capture while the target is away: behind what the buffer has, if the log still goes on from there."""
+        if self._source.log is not None or not is_marked(self._folder()):
+            return None  # of a buffer that is away or was emptied, no new one is begun
+        stop_if_of_another(self._folder(), self._replication.name)
+        chain = Chain(self._folder())
+        chain.turn = chain.last_turn()
+        last, told = chain.end(), self._desk.remembered().get("position")
+        # A buffer that has nothing yet begins where the target does.
+        start = last[1] if last is not None else Position.from_record(told) if told else None
+        if start is None or self._source.obstacle(start) is not None:
+            return None  # what that means is decided with the target
+        return self._orders(chain, start, told_last(chain))
+
+    def _open_target(self, stack: ExitStack, tables: Mapping[TableName, ReplicatedTable]) -> None:
+        replication = self._replication
         self._target: Target | None = None
         if self._log is None:
             staging = self._project.root / ".penstock" / "staging"
@@ -165,9 +222,7 @@ class Agent:
         stack.callback(self._flusher.close)
         dialect = self._target.dialect if self._target is not None else None
         self._watch = Watch(replication, self._ledger, self._flusher, self._kept, dialect)
-        if not self._ledger.begun:
-            return self._begin()
-        return self._resume()
+        self._circuits.target.succeeded()
 
     def _buffered(self) -> Buffer:
         if self._source.log is not None:
@@ -313,23 +368,16 @@ class Agent:
     def _start_capture(self) -> None:
         if self._source.log is not None:
             return  # what a capture would write is there, and somebody else's
-        replication, chain = self._replication, self._buffer.chain
-        pace = min(replication.buffer.segment_ms, max(replication.flush_interval_ms // 4, 1)) / 1000
-        limit = size(replication.buffer.max_bytes)
         known = [state.version for state in self._ledger.tables() if state.version is not None]
         start = self._ledger.oldest
-        orders = Orders(
-            self._ends.source,
-            log_names(replication),
-            tuple(self._requests),
-            chain.folder,
-            chain.turn,
-            start,
-            pace,
-            limit,
-            tuple(known),
-        )
-        self._captured.start(orders, self._buffer.end or start)
+        self._captured.start(self._orders(self._buffer.chain, start, known), self._buffer.end or start)
+
+    def _orders(self, chain: Chain, start: Position, known: Sequence[TableVersion]) -> Orders:
+        replication = self._replication
+        pace = min(replication.buffer.segment_ms, max(replication.flush_interval_ms // 4, 1)) / 1000
+        limit = size(replication.buffer.max_bytes)
+        names, tables = log_names(replication), tuple(self._requests)
+        return Orders(self._ends.source, names, tables, chain.folder, chain.turn, start, pace, limit, tuple(known))
 
     def _copier(self) -> Copier:
         given = (self._project, self._replication, self._ends, self._ledger.save, self._stage)
@@ -380,26 +428,22 @@ class Agent:
     def _loop(self, until: int | None, copies: Copies) -> bool:
         """Until it is stopped, or, then True, has caught up."""
         interval = self._replication.flush_interval_ms / 1000
-        target, capture = Circuit(), Circuit()
         trimmed, examined = 0.0, time.monotonic()
         while not self._stopping.is_set():
             began = time.monotonic()
             self._wake.clear()
             if copies.error is not None:
                 raise copies.error
-            capture = self._watch_capture(capture)
+            self._watch_capture()
             if time.monotonic() - examined > EXAMINE_SECONDS or self._watch.due:
                 self._examine()
                 examined = time.monotonic()
-            self._watch.settle()
             self._obey()
-            moved = False
-            if target.closed and not self._paused:
-                moved, target = self._step(target)
+            moved = self._circuits.target.due and not self._paused and self._step()
             if self._source.log is None and time.monotonic() - trimmed > TRIM_SECONDS:
                 self._trim()
                 trimmed = time.monotonic()
-            self._tell(self.status("paused" if self._paused else "running"))
+            self._tell(self.status(self._state))
             if until is not None and not moved and self._has_passed(until):
                 return True
             if not moved:
@@ -423,38 +467,42 @@ class Agent:
             self._wake.wait(min(left, LOOK_SECONDS))
             self._obey()
 
-    def _step(self, circuit: Circuit) -> tuple[bool, Circuit]:
+    def _step(self) -> bool:
         """A flush; after a failure of the link, another one later."""
+        circuit = self._circuits.target
         try:
+            if circuit.attempts:
+                self._ledger.make_sure()  # a flush that finds nothing to bring would not ask the target
+            self._watch.settle()
             moved = self._flusher.step()
+        except PlanStale as stale:
+            # What it has learnt from the target is known now: it goes on from there.
+            log.info("a flush is planned anew", replication=self._replication.name, what=stale.what, why=stale.why)
+            return True
         except PenstockError as error:
             if error.kind is not Kind.TRANSIENT:
                 raise
-            self._error = str(error)
-            wait = circuit.failed()
+            wait = circuit.failed(error)
             log.warning("a flush failed", replication=self._replication.name, what=error.what, again_in=round(wait, 1))
-            return False, circuit
-        self._error = ""
-        return moved, Circuit()
+            return False
+        circuit.succeeded()
+        return moved
 
-    def _watch_capture(self, circuit: Circuit) -> Circuit:
-        ended = self._captured.ended
-        if ended is None:
-            return Circuit() if self._captured.end is not None and circuit.closed else circuit
-        if circuit.closed or ended.kind is not Kind.TRANSIENT:
+    def _watch_capture(self) -> None:
+        circuit, ended = self._circuits.source, self._captured.ended
+        if ended is not None:
+            self._captured.stop()
             self._examine()
-        if ended.kind is not Kind.TRANSIENT:
-            raise ended
-        if circuit.closed and circuit.attempts == 0:
-            self._error = str(ended)
-            circuit.failed()
-            log.warning("the capture has ended", replication=self._replication.name, what=ended.what)
-        elif circuit.closed:
-            attempts = circuit.attempts
+            if ended.kind is not Kind.TRANSIENT:
+                raise ended
+            wait = circuit.failed(ended)
+            name = self._replication.name
+            log.warning("the capture has ended", replication=name, what=ended.what, again_in=round(wait, 1))
+        elif self._captured.streams:
+            circuit.succeeded()
+        elif not self._captured.runs and circuit.due:
             with suppress(PenstockError):
                 self._start_capture()
-            return Circuit(attempts)
-        return circuit
 
     def _examine(self) -> None:
         """Whether there is a log to go on with; a server that does not answer is asked again later."""
@@ -466,6 +514,8 @@ class Agent:
             if error.kind is not Kind.TRANSIENT:
                 raise
             self._error = str(error)
+        else:
+            self._error = ""
 
     def _has_passed(self, until: int) -> bool:
         whole = all(state.phase in ("streaming", "failed") for state in self._ledger.tables())
@@ -474,7 +524,11 @@ class Agent:
     # ------------------------------------------------------------ what is asked of it
 
     def _obey(self) -> None:
-        self._desk.look(lambda: self.status("paused" if self._paused else "running"), self._done)
+        self._desk.look(lambda: self.status(self._state), self._done)
+
+    @property
+    def _state(self) -> str:
+        return "paused" if self._paused else self._circuits.waiting or "running"
 
     def _done(self, command: Command) -> str:
         if command.word in ("pause", "resume"):
@@ -531,7 +585,8 @@ class Agent:
             dict(self._copies.progress) if self._copies is not None else {},
             dict(self._copies.rows) if self._copies is not None else {},
             dict(self._flusher.applied),
-            self._error,
+            self._circuits.reason or self._error,
             self._captured.waiting,
             self._remedy,
+            self._circuits.to_record(),
         )

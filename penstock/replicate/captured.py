@@ -19,15 +19,22 @@ class CapturedSide:
         self.end: Position | None = None
         self.source_end = 0
         self.waiting = ""
+        self.streams = False  # it has reached the source since its start
 
     def start(self, orders: Orders, end: Position) -> None:
         """`end` is where the buffer ends, as far as is known."""
-        self.end, self.waiting = end, ""
+        self.end, self.waiting, self.streams = end, "", False
         self._process = CaptureProcess(orders, self._heard)
 
     def stop(self) -> None:
         if self._process is not None:
-            self._process.stop()
+            process, self._process = self._process, None
+            process.stop()
+        self.streams = False
+
+    @property
+    def runs(self) -> bool:
+        return self._process is not None
 
     @property
     def ended(self) -> PenstockError | None:
@@ -38,6 +45,8 @@ class CapturedSide:
         if "segment" in record:
             self.end = Position.from_record(record["until"])
             self.source_end = record["source_end"]
+        elif "started" in record:
+            self.streams = True
         elif "waiting" in record:
             self.waiting = f"{record['waiting']}: {record['why']}" if record["why"] else record["waiting"]
         self._news()

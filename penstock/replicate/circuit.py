@@ -1,10 +1,17 @@
-"""When something that has failed is tried again: later each time, and never by many at once."""
+"""When an end of a replication that has failed is tried again: later each time, and never by many at once.
+
+How often it has failed and when it is tried next is kept in the state store: an agent that starts while the circuit
+is open waits for the rest of the time, as the one before it would have.
+"""
 
 from __future__ import annotations
 
-import time
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any
 
+from penstock.errors import PenstockError
 from penstock.replicate.flusher import backoff
 
 # After a failure of the target or of the capture that another try may mend.
@@ -13,17 +20,68 @@ AGAIN_SECONDS = (0.5, 60.0)
 
 @dataclass(slots=True)
 class Circuit:
-    """How often something has failed in a row, and when it is tried again."""
+    """Of one end: closed while it works; open until the next try; then that one try decides."""
 
-    attempts: int = 0
-    at: float = 0.0
+    attempts: int = 0  # that have failed in a row
+    at: datetime | None = None  # of the next one
+    reason: str = ""  # of the last failure
 
     @property
-    def closed(self) -> bool:
-        return time.monotonic() >= self.at
+    def state(self) -> str:
+        if not self.attempts:
+            return "closed"
+        return "half-open" if self.due else "open"
 
-    def failed(self) -> float:
+    @property
+    def due(self) -> bool:
+        """Whether it may be tried."""
+        return self.at is None or datetime.now(UTC) >= self.at
+
+    def failed(self, error: PenstockError) -> float:
+        """Seconds until the next try."""
         wait = backoff(self.attempts, *AGAIN_SECONDS)
         self.attempts += 1
-        self.at = time.monotonic() + wait
+        self.at = datetime.now(UTC) + timedelta(seconds=wait)
+        self.reason = str(error)
         return wait
+
+    def succeeded(self) -> None:
+        self.attempts, self.at, self.reason = 0, None, ""
+
+    def to_record(self) -> dict[str, Any]:
+        retry_at = self.at.isoformat() if self.at is not None else ""
+        return {"state": self.state, "attempts": self.attempts, "retry_at": retry_at, "reason": self.reason}
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> Circuit:
+        at = datetime.fromisoformat(record["retry_at"]) if record.get("retry_at") else None
+        if at is not None:
+            # A clock that was set back must not keep it waiting.
+            at = min(at, datetime.now(UTC) + timedelta(seconds=2 * AGAIN_SECONDS[1]))
+        return Circuit(int(record.get("attempts", 0)), at, str(record.get("reason", "")))
+
+
+@dataclass(slots=True)
+class Circuits:
+    """Of both ends."""
+
+    source: Circuit = field(default_factory=Circuit)
+    target: Circuit = field(default_factory=Circuit)
+
+    @property
+    def waiting(self) -> str:
+        """The state of an agent that waits for one of them; "" if it waits for none."""
+        if self.target.attempts:
+            return "waiting for target"
+        return "waiting for source" if self.source.attempts else ""
+
+    @property
+    def reason(self) -> str:
+        return self.target.reason or self.source.reason
+
+    def to_record(self) -> dict[str, Any]:
+        return {"source": self.source.to_record(), "target": self.target.to_record()}
+
+    @staticmethod
+    def from_record(record: Mapping[str, Any]) -> Circuits:
+        return Circuits(*(Circuit.from_record(record.get(name, {})) for name in ("source", "target")))

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from typing import Any
 
 from penstock.errors import PenstockError, StateError
 from penstock.observe import logs
@@ -25,10 +26,39 @@ class Desk:
 
     def look(self, status: Callable[[], Status], do: Callable[[Command], str]) -> None:
         """Say how it is, and do what somebody asks: within a second."""
+        if self._is_due():
+            self.say(status())
+            self._hear(do)
+
+    def wait(self, state: str, told: Mapping[str, Any], do: Callable[[Command], str]) -> None:
+        """The same, of an agent that cannot say how its tables are: they are as the last one has told."""
+        if self._is_due():
+            self.say_only(state, told)
+            self._hear(do)
+
+    def say_only(self, state: str, told: Mapping[str, Any]) -> None:
+        blank: dict[str, Any] = {"position": None, "tables": [], "lag_bytes": 0, "waiting": "", "remedy": ""}
+        self._tell(state, {**blank, **self.remembered(), **told})
+
+    def remembered(self) -> dict[str, Any]:
+        """What the last agent has told; {} if there was none."""
+        if self._store is None:
+            return {}
+        try:
+            known = self._store.agent(self._name)
+        except StateError as error:
+            log.warning("nothing is remembered", replication=self._name, what=error.what, why=error.why)
+            return {}
+        return dict(known.status) if known is not None else {}
+
+    def _is_due(self) -> bool:
         if self._store is None or time.monotonic() - self._looked < LOOK_SECONDS:
-            return
+            return False
         self._looked = time.monotonic()
-        self.say(status())
+        return True
+
+    def _hear(self, do: Callable[[Command], str]) -> None:
+        assert self._store is not None  # noqa: S101  asked by the callers
         try:
             for command in self._store.asked(self._name):
                 self._store.answer(command.id, _answer(command, do))
@@ -36,10 +66,13 @@ class Desk:
             log.warning("nobody can ask", replication=self._name, what=error.what, why=error.why)
 
     def say(self, status: Status) -> None:
+        self._tell(status.state, status.to_record())
+
+    def _tell(self, state: str, record: Mapping[str, Any]) -> None:
         if self._store is None:
             return
         try:
-            self._store.tell_agent(AgentRecord(status.name, status.state, status.to_record()))
+            self._store.tell_agent(AgentRecord(self._name, state, record))
         except StateError as error:
             log.warning("nobody can be told", replication=self._name, what=error.what, why=error.why)
 

@@ -62,7 +62,7 @@ class Ledger:
     ) -> None:
         """One transaction; without `after`, the watermark stays where it is."""
         with self._turn:
-            self._make_sure()
+            self._ask_target()
             until = after if after is not None else self._position
             try:
                 self._applier.flush(Flush(self._position, until, tables, tuple(states), tuple(forgotten), logged))
@@ -77,7 +77,12 @@ class Ledger:
                 name: state for name, state in (self._tables | changed).items() if name not in set(forgotten)
             }
 
-    def _make_sure(self) -> None:
+    def make_sure(self) -> None:
+        """That the target is there and what it has is known here; raises `PlanStale` if it was not."""
+        with self._turn:
+            self._ask_target()
+
+    def _ask_target(self) -> None:
         """After a COMMIT whose answer may be lost, the target alone knows: what was planned without it is stale."""
         if not self._unsure:
             return

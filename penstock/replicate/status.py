@@ -27,6 +27,7 @@ class Status:
     error: str = ""
     waiting: str = ""
     remedy: str = ""  # of the error
+    circuits: Mapping[str, Any] = field(default_factory=dict)  # of both ends, as records
 
     @property
     def lag_bytes(self) -> int:
@@ -40,6 +41,7 @@ class Status:
             "error": self.error,
             "remedy": self.remedy,
             "waiting": self.waiting,
+            "circuits": dict(self.circuits),
             "tables": [
                 {
                     "table": str(state.source),

@@ -100,12 +100,21 @@ class AgentRecord:
     """A replication's agent as it last told of itself."""
 
     name: str  # the replication's
-    state: str  # running, paused, stopped, failed
+    state: str  # running, paused, waiting for target, waiting for source, stopped, failed
     status: Mapping[str, Any] = field(default_factory=dict)  # JSON, for people; no cell's value, no secret
     at: datetime = field(default_factory=now)
     host: str = field(default_factory=socket.gethostname)
     pid: int = field(default_factory=os.getpid)
     process: str = field(default_factory=lambda: start_of(os.getpid()) or "")
+
+    @property
+    def hears(self) -> bool:
+        """Whether it was at work when it last told of itself, and is not known to have ended since."""
+        return self.works and not self.gone
+
+    @property
+    def works(self) -> bool:
+        return self.state in ("running", "paused") or self.state.startswith("waiting for ")
 
     @property
     def gone(self) -> bool:

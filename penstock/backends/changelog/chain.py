@@ -204,10 +204,15 @@ class Chain(Scratch):
             self.sweep(left)
             return number + 1, until
 
+    def last_turn(self) -> Turn:
+        """Of the agent that wrote last, which one may go on for whose target is away: it gives out no other turn."""
+        number = self.last()
+        back, epoch = self.footer(number).get("turn", (0, 0)) if number else (0, 0)
+        return back, epoch
+
     def following(self, epoch: int) -> Turn:
         """The turn of an agent that comes with this epoch of its target."""
-        number = self.last()
-        back, before = self.footer(number).get("turn", (0, 0)) if number else (0, 0)
+        back, before = self.last_turn()
         # A target that was restored from a backup counts its agents from there again.
         return (back, epoch) if epoch > before else (back + 1, epoch)
 

@@ -6,6 +6,7 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from datetime import datetime
 from typing import TYPE_CHECKING, Any
 
 from penstock.cli import output as out
@@ -107,10 +108,21 @@ def tables(record: Mapping[str, Any], title: str, rates: Mapping[str, float] | N
             out.cell(f"{rate:,.0f}" if rate >= 1 else ""),
             out.cell(table["reason"], "red"),
         )
-    words = [f"lag {out.size(record['lag_bytes'])}", record["waiting"], record["error"]]
+    words = [f"lag {out.size(record['lag_bytes'])}", record["waiting"], record["error"], *retries(record)]
     made.caption = out.cell("; ".join(word for word in words if word), "dim")
     made.caption_justify = "left"
     return made
+
+
+def retries(record: Mapping[str, Any]) -> list[str]:
+    """Of each end that has failed: how often, and when it is tried again."""
+    said = []
+    for name, circuit in record.get("circuits", {}).items():
+        if circuit["attempts"]:
+            times = "once" if circuit["attempts"] == 1 else f"{circuit['attempts']} times"
+            at = f"{datetime.fromisoformat(circuit['retry_at']):%H:%M:%S} UTC" if circuit["retry_at"] else "at once"
+            said.append(f"{name} failed {times}, circuit {circuit['state']}, tried again {at}")
+    return said
 
 
 def show_list(records: Sequence[ReplicationRecord], form: Output) -> None:
