@@ -26,6 +26,7 @@ from penstock.backends.changelog.segment import Turn
 from penstock.backends.changes import Position, TableVersion
 from penstock.backends.registry import backend
 from penstock.errors import LinkLost, PenstockError, from_record
+from penstock.observe.failpoints import failpoint
 from penstock.observe.process import start_of
 from penstock.replicate.buffer import is_marked
 from penstock.replicate.capture import Capture, Captured
@@ -157,6 +158,8 @@ def _capture(orders: Orders, say: _Agent, go_on: Callable[[], bool]) -> None:
     with suppress(Stopped), closing(source), closing(patience):
         # Before the stream: a capture that we replace may have gone on since the agent looked, and confirmed it.
         number, after = patience.until_done(lambda: _claim(chain, orders))
+        # If we die here, the log has an empty segment more, and the next one claims it behind that.
+        failpoint("capture.claimed")
         known = {version.table: version for version in orders.known}
         stream = source.stream(after, PatientScratch(chain, patience), known)
         say({"started": os.getpid(), "process": start_of(os.getpid())})

@@ -26,6 +26,7 @@ from penstock.backends.changes import VALUE, ChangedColumn, Position, StoredChan
 from penstock.backends.registry import backend
 from penstock.errors import Kind, PenstockError, Unsupported
 from penstock.load.flush import COMMITTED_AT, TIMES, UNSENT, VERSION
+from penstock.observe.failpoints import failpoint
 from penstock.replicate.apply import Changes, Prepared, TablePlan, rounds_of
 from penstock.replicate.fold import Folded, fold, fold_bag
 from penstock.replicate.reread import made_whole
@@ -175,6 +176,7 @@ class FoldSink(Sink):
         finally:
             if writer is not None:
                 writer.close()
+        failpoint("fold.written")
         for relation in (b"upserts", b"deletes"):
             self._beside(part, relation).replace(self.path(part, relation))
         return Receipt(0, part, rows, size, pid=os.getpid())

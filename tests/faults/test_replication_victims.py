@@ -1,0 +1,130 @@
+"""Others die than the agent: a session of it, a worker of its Spark. It goes on by itself, nothing lost or twice."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from penstock.observe.failpoints import ENV
+from tests.conformance.conftest import harness
+from tests.conformance.harness import Harness, PostgresHarness
+from tests.faults.test_all_or_nothing import REPO
+from tests.replication.conftest import drop_slot, make, servers
+from tests.replication.desk import NAME, Desk
+from tests.replication.stand import Stand
+from tests.waiting import await_true
+
+__all__ = ["harness", "make", "servers"]
+
+pytestmark = [pytest.mark.postgres, pytest.mark.faults]
+
+TABLES = (
+    "create table items (id bigint primary key, name text)",
+    "insert into items select i, 'item ' || i from generate_series(1, 500) i",
+    "create table bag (v text)",
+    "alter table bag replica identity full",
+    "insert into bag select 'old' from generate_series(1, 30)",
+)
+CHANGES = (
+    "update items set name = upper(name) where id % 2 = 0",
+    "insert into bag select 'new' from generate_series(1, 20)",
+    "delete from bag where ctid = (select ctid from bag limit 1)",
+)
+
+
+class Pause:
+    """Where a process stops, from when it is told to until it is let go."""
+
+    def __init__(self, folder: Path, failpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._passed, self._held = folder / "passed", folder / "held"
+        self._passed.touch()
+        monkeypatch.setenv(ENV, f"{failpoint}=once:{self._passed}:pause:{self._held}")
+
+    def hold(self) -> None:
+        self._passed.unlink()
+
+    def reached(self) -> None:
+        await_true(self._held.exists)
+
+    def let_go(self) -> None:
+        self._held.unlink()
+
+
+def end_sessions(server: PostgresHarness, where: str) -> int:
+    """How many there were."""
+    ended = "select pg_terminate_backend(pid, 5000) from pg_stat_activity where datname = current_database() and"
+    return len(server.query(f"{ended} starts_with(application_name, 'penstock:') and {where}"))
+
+
+@pytest.mark.parametrize("failpoint", ["flush.fenced", "flush.loaded", "flush.committed"])
+def test_the_session_of_a_flush_is_ended(
+    failpoint: str, make: Callable[..., Stand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    pause = Pause(tmp_path, failpoint, monkeypatch)
+    stand = make("postgres")
+    assert isinstance(stand.target, PostgresHarness)
+    stand.source.execute(*TABLES)
+    stand.start()
+    stand.sync()
+    pause.hold()
+    stand.source.execute(*CHANGES)
+    pause.reached()
+    assert end_sessions(stand.target, "application_name like '%:apply'") == 1
+    pause.let_go()
+    stand.source.execute(*CHANGES)
+    stand.sync()
+    stand.assert_agrees("items", "bag")
+
+
+def test_the_servers_side_of_the_stream_is_ended(make: Callable[..., Stand]) -> None:
+    stand = make("sqlite")
+    stand.source.execute(*TABLES)
+    stand.start()
+    stand.sync()
+    for _ in range(2):
+        stand.source.execute(*CHANGES)
+        await_true(lambda: end_sessions(stand.source, "backend_type = 'walsender'"))
+        stand.source.execute(*CHANGES)
+        stand.sync()
+    stand.assert_agrees("items", "bag")
+
+
+@pytest.mark.spark
+def test_workers_of_a_copy_and_of_a_flush_are_killed(harness: Callable[[str], Harness], tmp_path: Path) -> None:
+    source = harness("postgres")
+    assert isinstance(source, PostgresHarness)
+    source.execute(*TABLES)
+    desk = Desk(source, harness("sqlite"), tmp_path)
+    desk.configure(apply_in_driver_rows=0)
+    killed = {name: tmp_path / name for name in ("sink.receipt", "fold.written")}
+    armed = ",".join(f"{name}=once:{path}:kill" for name, path in killed.items())
+    process = subprocess.Popen(
+        [sys.executable, "-m", "penstock.cli.main", "--project", str(tmp_path), "replicate", NAME],
+        cwd=REPO,
+        env=os.environ | {ENV: armed},
+    )
+    try:
+        await_true(lambda: _streams(desk, process), 120, desk.tables)
+        assert killed["sink.receipt"].exists()
+        source.execute(*CHANGES)
+        desk.await_target("select name from items where id = 500", [("ITEM 500",)])
+        assert killed["fold.written"].exists()
+        desk.await_target("select count(*) from bag", [(49,)])
+    finally:
+        process.send_signal(signal.SIGINT)
+        process.wait(60)
+        drop_slot(source, desk.slot)
+    for shown in ("select id, name from items order by id", "select v, count(*) from bag group by v order by v"):
+        assert desk.target.query(shown) == source.query(shown)
+
+
+def _streams(desk: Desk, process: subprocess.Popen[bytes]) -> bool:
+    assert process.poll() is None
+    known = desk.tables()
+    return bool(known) and all(table["phase"] == "streaming" for table in known.values())
