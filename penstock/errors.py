@@ -57,6 +57,11 @@ class PenstockError(Exception):
     def retryable(self) -> bool:
         return self.kind is Kind.TRANSIENT
 
+    @property
+    def passing(self) -> bool:
+        """Whether it is of the server and of this moment: a replication, which has time, waits until it is over."""
+        return self.retryable
+
     def __str__(self) -> str:
         text = self.what if not self.why else f"{self.what}: {self.why}"
         return f"{self.place}: {text}" if self.place else text
@@ -158,6 +163,17 @@ class TargetError(PenstockError):
 
     usually_kept = NOT_COMMITTED
     usual_remedy = "put right what it names, then run it again"
+
+
+class NotNow(TargetError):
+    """The target takes nothing from anybody for now: it has no room, or is read only.
+
+    Another attempt at once would not help, so a run ends with it; a replication waits.
+    """
+
+    @property
+    def passing(self) -> bool:
+        return True
 
 
 class PlanStale(PenstockError):

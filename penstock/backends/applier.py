@@ -17,7 +17,7 @@ from penstock.backends.change_target import Applied, Applier, Flush, TableFailed
 from penstock.backends.changes import Position
 from penstock.backends.sql import Catalog, Counts, SqlSession, remember, run_steps
 from penstock.backends.steps import StagedColumn, TableLoad
-from penstock.errors import Busy, Kind, PenstockError
+from penstock.errors import Busy, PenstockError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import TableName
 
@@ -136,8 +136,8 @@ class SqlApplier(Applier):
                 try:
                     self._bring_in(session, table, counts)
                 except PenstockError as error:
-                    # What a link or a lock has to do with is nobody's fault in particular.
-                    if error.kind is Kind.TRANSIENT:
+                    # What a link, a lock or a full disk has to do with is nobody's fault in particular.
+                    if error.passing:
                         raise
                     raise TableFailed(table.source, error) from error
             self._write_states(session, flush)

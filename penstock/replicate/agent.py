@@ -480,7 +480,7 @@ class Agent:
             log.info("a flush is planned anew", replication=self._replication.name, what=stale.what, why=stale.why)
             return True
         except PenstockError as error:
-            if error.kind is not Kind.TRANSIENT:
+            if not error.passing:
                 raise
             wait = circuit.failed(error)
             log.warning("a flush failed", replication=self._replication.name, what=error.what, again_in=round(wait, 1))

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from penstock.backends.change_source import ChangeSource, CopyMoment
 from penstock.backends.change_target import TableState
-from penstock.errors import BeyondArrow, Kind, PenstockError, SourceMoved
+from penstock.errors import BeyondArrow, PenstockError, SourceMoved
 from penstock.observe import logs
 from penstock.project.replications import Replication, seconds
 from penstock.replicate.copy import TABLES_AT_ONCE, Copier, TableCopy, mixes, next_wave
@@ -171,7 +171,7 @@ class Copies:
         try:
             self._settle(error, table)
         except PenstockError as other:
-            if other.kind is not Kind.TRANSIENT:
+            if not other.passing:
                 raise
             self._wait(other)  # what has become of the table is found out again
 
@@ -187,8 +187,8 @@ class Copies:
             texts = tuple(sorted({*table.texts, *error.columns}))
             self._ledger.save(replace(fresh_copy(table), texts=texts))
             return
-        if error.kind is Kind.TRANSIENT or table is None:
-            if error.kind is not Kind.TRANSIENT:
+        if error.passing or table is None:
+            if not error.passing:
                 raise error
             self._wait(error)
             return

@@ -30,6 +30,7 @@ from penstock.errors import (
     ConnectionFailed,
     DataError,
     LinkLost,
+    NotNow,
     NotThereYet,
     PenstockError,
     SourceError,
@@ -297,7 +298,7 @@ def translate(error: duckdb.Error, side: str, what: str, place: str = "") -> Pen
 
 
 def _full(error: Exception) -> TargetError:
-    made = TargetError(
+    made = NotNow(
         "the disk is full",
         why=_without_values(_first_line(str(error))),
         kept=NOT_COMMITTED,

@@ -13,13 +13,48 @@ import adbc_driver_manager
 import psycopg
 
 from penstock.backends.postgres.config import Conninfo
-from penstock.errors import ConnectionFailed, DataError, LinkLost, PenstockError, SourceError
+from penstock.errors import (
+    ConnectionFailed,
+    DataError,
+    Kind,
+    LinkLost,
+    NotNow,
+    PenstockError,
+    SourceError,
+    TargetError,
+)
 
 DRIVER_ERRORS = (psycopg.Error, adbc_driver_manager.Error)
 
-# 08 link, 40 serialization and deadlock, 53 out of connections or disk, 57P0x shutdown, 55P03 lock
-TRANSIENT = ("08", "40", "53300", "57P01", "57P02", "57P03", "57P05", "55P03", "25P03", "25P04")
-DATA = ("21", "22", "23")
+# Every class of SQLSTATE, and the single states that are not what their class is. The longest prefix decides; a class
+# that is not here comes from a function that raises it, and says nothing about another try.
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(("00", "01", "02", "03", "09", "0A", "0B", "0F", "0L", "0P", "0Z"), Kind.PERMANENT),
+    **dict.fromkeys(("10", "20", "24", "25", "26", "27", "28", "2B", "2D", "2F"), Kind.PERMANENT),
+    **dict.fromkeys(("34", "38", "39", "3B", "3D", "3F", "42", "72", "F0", "HV", "P0", "XX"), Kind.PERMANENT),
+    # The link; serialization and deadlocks.
+    **dict.fromkeys(("08", "40"), Kind.TRANSIENT),
+    # Cardinality, values, constraints, WITH CHECK OPTION.
+    **dict.fromkeys(("21", "22", "23", "44"), Kind.DATA),
+    # No resources: of connections there may be one in a moment, of disk and memory not.
+    "53": Kind.PERMANENT,
+    "53300": Kind.TRANSIENT,
+    # Limits of the program; 54000 is a row or a key that is too large.
+    "54": Kind.PERMANENT,
+    "54000": Kind.DATA,
+    # Not in the state for it; in use, or locked, only for now.
+    "55": Kind.PERMANENT,
+    "55006": Kind.TRANSIENT,
+    "55P03": Kind.TRANSIENT,
+    # Somebody's intervention: a cancelled statement is not tried again, an ended session is.
+    "57": Kind.PERMANENT,
+    **dict.fromkeys(("57P01", "57P02", "57P03", "57P05"), Kind.TRANSIENT),
+    # The system around the server: a file that cannot be read stays so.
+    "58": Kind.PERMANENT,
+    # A transaction that was ended because it was idle, or took too long.
+    **dict.fromkeys(("25P03", "25P04"), Kind.TRANSIENT),
+}
+DATA = tuple(prefix for prefix, kind in KINDS.items() if kind is Kind.DATA)
 
 DATA_CLASSES = {
     "22001": "a text is too long for the column",
@@ -57,6 +92,11 @@ class Place:
 
 def sqlstate(error: BaseException) -> str:
     return getattr(error, "sqlstate", None) or ""
+
+
+def kind_of(state: str) -> Kind:
+    """Of a SQLSTATE."""
+    return KINDS.get(state) or KINDS.get(state[:2], Kind.PERMANENT)
 
 
 def copy_place(error: BaseException) -> Place | None:
@@ -135,7 +175,8 @@ def refused(
 ) -> PenstockError:
     """An error from a statement. `side` is what a permanent refusal is called there."""
     state = sqlstate(error)
-    if state.startswith(TRANSIENT) or (not state and is_link_error(error)):
+    kind = kind_of(state)
+    if kind is Kind.TRANSIENT or (not state and is_link_error(error)):
         why = "a lock on it was not to be had in time" if state == "55P03" else _primary(error, conninfo)
         return LinkLost(
             "the link to the server broke" if state[:2] in ("", "08", "57") else "the server gave up",
@@ -143,7 +184,7 @@ def refused(
             remedy="run it again",
             place=place,
         )
-    if state.startswith(DATA):
+    if kind is Kind.DATA:
         why = DATA_CLASSES.get(state, f"the server found the value wrong (SQLSTATE {state})")
         if side is SourceError:
             return SourceError("the source's query failed on a value", why=why, place=place)
@@ -156,7 +197,7 @@ def refused(
             )
         return DataError("a value does not fit", why=why, place=place)
     if state.startswith("53"):
-        return side(
+        return (NotNow if side is TargetError else side)(
             "the server is out of resources",
             why=_primary(error, conninfo),
             place=place,
@@ -170,7 +211,7 @@ def refused(
             remedy="grant the privilege to the connection's user",
         )
     if state == "25006":
-        return side(
+        return (NotNow if side is TargetError else side)(
             "the statement would write, and source sessions are read only",
             why=_primary(error, conninfo),
             place=place,

@@ -18,7 +18,7 @@ from psycopg.pq import ConnStatus, TransactionStatus
 from penstock.backends.postgres.config import Conninfo
 from penstock.backends.postgres.connect import DriverSession, open_session
 from penstock.backends.postgres.errors import refused
-from penstock.errors import LinkLost, TargetError
+from penstock.errors import LinkLost, NotNow, TargetError
 
 GONE_MS = 10_000  # that a backend is given to end
 
@@ -73,6 +73,10 @@ class LastingSession(DriverSession):
             self._held = True
             try:
                 yield
+            except NotNow:
+                # It may have become a standby: the next session may be led to the one that takes changes.
+                self._connection.close()
+                raise
             finally:
                 self._held = False
 

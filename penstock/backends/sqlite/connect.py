@@ -32,6 +32,7 @@ from penstock.errors import (
     ConnectionFailed,
     DataError,
     LinkLost,
+    NotNow,
     NotThereYet,
     PenstockError,
     SourceError,
@@ -311,10 +312,10 @@ def translate(error: Exception, config: SQLiteConfig, side: str, what: str) -> P
     if "disk I/O error" in said:
         what = f"reading {config.file} failed" if side == "source" else "the disk is full, or fails"
         remedy = f"look at the disk of {config.file} and of TMPDIR: free space, limits on files, the system's log"
-        return cls(what, why=said, kept=NOT_COMMITTED, remedy=remedy)
+        return (SourceError if side == "source" else NotNow)(what, why=said, kept=NOT_COMMITTED, remedy=remedy)
     if _FULL in said:
         remedy = "free space on the file's disk and in TMPDIR, or point staging elsewhere"
-        return TargetError("the disk is full", why=said, kept=NOT_COMMITTED, remedy=remedy)
+        return NotNow("the disk is full", why=said, kept=NOT_COMMITTED, remedy=remedy)
     if isinstance(error, IntegrityError):
         return DataError("a constraint of the target is violated", why=said, kept=NOT_COMMITTED)
     return cls(what, why=said, kept=NOT_COMMITTED)
