@@ -87,10 +87,9 @@ class Copies:
     def _step(self) -> bool:
         """One job of Spark's; False if there is nothing to copy."""
         try:
+            self._rotate()
             self._open_more()
             self._finish()
-            # Before the wave is chosen: what is staged is noted in the copies that are open then.
-            self._rotate()
             wave = next_wave(list(self._open.values()), self._tasks)
             if not wave:
                 return bool(self._open)
@@ -148,11 +147,8 @@ class Copies:
             return
         if any(copy.staged and not mixes(copy.kept) for copy in self._open.values()):
             return  # it would begin anew each time, and never end
-        self._moment.close()
-        self._moment = None
-        for name, copy in list(self._open.items()):
-            copy.load.close()  # what is staged stays; its lock is wanted again
-            self._open[name] = self._copier.open(copy.kept, copy.state, self._current())
+        # What is staged stays, and is found when its table is opened again: if that has its form still.
+        self._let_go()
 
     def _let_go(self) -> None:
         for copy in self._open.values():

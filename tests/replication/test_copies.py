@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -14,6 +15,7 @@ from penstock.project import Project
 from penstock.replicate.copy import StampedPartition
 from tests.replication.conftest import TARGETS
 from tests.replication.stand import Stand, stage_here
+from tests.waiting import await_true
 
 pytestmark = [pytest.mark.postgres, pytest.mark.sampled, pytest.mark.timeout(240)]
 
@@ -172,11 +174,12 @@ REWRITES = {
 
 
 @pytest.mark.parametrize("target", TARGETS)
-@pytest.mark.parametrize("when", ["early", "last"])
+@pytest.mark.parametrize("when", ["early", "between", "last"])
 @pytest.mark.parametrize("how", list(REWRITES))
 def test_a_table_that_changes_its_form_under_its_copy(make: Make, target: str, when: str, how: str) -> None:
-    between = Between(["update docs set n = 1 where id > 100"], *([REWRITES[how]] if when == "early" else ()))
-    stand = make(target, stage=between, parallel=1)
+    """Under one moment, between two of them, or after the last range was read."""
+    between = Between(["update docs set n = 1 where id > 100"], *([REWRITES[how]] if when != "last" else ()))
+    stand = make(target, stage=between, parallel=1, snapshot_max_age="1ms" if when == "between" else "1h")
     between.stand = stand
 
     def last(stand: Stand) -> None:
@@ -193,5 +196,27 @@ def test_a_table_that_changes_its_form_under_its_copy(make: Make, target: str, w
     stand.sync()
     assert not between.turns
     stand.source.execute("update docs set big = 'changed' where id % 7 = 0", "insert into others values (1)")
+    stand.sync(settled=True)
+    stand.assert_agrees("docs", "others")
+
+
+@pytest.mark.parametrize("target", TARGETS)
+@pytest.mark.parametrize("failpoint", ["copy.begun", "copy.staged", "copy.loaded"])
+@pytest.mark.parametrize("how", ["wider", "dropped"])
+def test_a_table_that_changes_its_form_while_nobody_copies_it(
+    make: Make, target: str, failpoint: str, how: str
+) -> None:
+    """The agent dies at some point of the copy, and goes on with a table of another form."""
+    stand = make(target, apart=True, range_bytes=1 << 16)
+    stand.source.execute(
+        *TOASTED,
+        "alter table docs add column price numeric(10,2) default 1",
+        "create table others (id int primary key)",
+    )
+    reached = stand.root / f"reached-{uuid.uuid4().hex}"
+    stand.start(f"{failpoint}=once:{reached}:kill")
+    await_true(lambda: stand.died, 60, lambda: stand.seen)
+    stand.source.execute("update docs set n = 1", *REWRITES[how], "insert into others values (1)")
+    stand.start()
     stand.sync(settled=True)
     stand.assert_agrees("docs", "others")

@@ -110,7 +110,11 @@ class PostgresMoment(CopyMoment):
             )
         published = self._published[table]
         source = PostgresSource(self._config, ReadRequest(table, keys=published.key), run, self._snapshot.holder)
-        return source.range(columns, piece["oid"], piece["low"], piece["high"], published.where)
+        try:
+            return source.range(columns, piece["oid"], piece["low"], piece["high"], published.where)
+        except PlanRefused as error:
+            # What was planned of it is not what this moment has: it was altered in between.
+            raise SourceMoved("the table was altered while it was copied", why=error.what, place=str(table)) from error
 
     def rows(self, version: TableVersion, keys: pa.Table) -> pa.Table:
         return rows_by_key(self._snapshot.holder, self._published[version.table], version, keys)
