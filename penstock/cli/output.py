@@ -110,6 +110,13 @@ def count(number: int | None) -> str:
     return "" if number is None else f"{number:,}"
 
 
+def lag(size_: int | None, seconds: float | None) -> str:
+    """How far behind, for people."""
+    if size_ is None:
+        return ""
+    return size(size_) if seconds is None else f"{size(size_)}, {seconds:,.1f} s"
+
+
 def size(number: int | None) -> str:
     """Bytes for people."""
     if number is None:

@@ -32,6 +32,7 @@ class ReplicationRecord:
     tables: tuple[str, ...]
     state: str
     lag_bytes: int | None
+    lag_seconds: float | None
     status: dict[str, Any]
 
 
@@ -175,6 +176,7 @@ def _records(ctx: typer.Context) -> list[ReplicationRecord]:
             one.tables,
             _state(agents.get(name)),
             agents[name].status.get("lag_bytes") if name in agents else None,
+            agents[name].status.get("lag_seconds") if name in agents else None,
             dict(agents[name].status) if name in agents else {},
         )
         for name, one in project.replications.items()

@@ -46,6 +46,7 @@ class Moment:
     applied: int
     rate: float  # changes per second since the last one
     lag_bytes: int
+    lag_seconds: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +176,8 @@ def _status(store: Store) -> dict[str, Any]:
 def _moment(status: dict[str, Any], before: int | None, since: float) -> Moment:
     applied = sum(table["applied"] for table in status["tables"])
     rate = (applied - before) / since if before is not None and applied >= before else 0.0
-    return Moment(sum(table["copied"] for table in status["tables"]), applied, rate, status["lag_bytes"])
+    copied = sum(table["copied"] for table in status["tables"])
+    return Moment(copied, applied, rate, status["lag_bytes"], status["lag_seconds"])
 
 
 def _compared(project: Project, table: str) -> Compared:

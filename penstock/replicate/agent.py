@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import ExitStack, suppress
+from datetime import UTC, datetime
 from pathlib import Path
 
 from penstock.backends.base import Receipt, RunContext, Target
@@ -589,4 +590,10 @@ class Agent:
             self._captured.waiting,
             self._remedy,
             self._circuits.to_record(),
+            self._lag_seconds(),
         )
+
+    def _lag_seconds(self) -> float:
+        """By two clocks, ours and the source's: never less than nothing."""
+        since = self._buffer.waiting_since(self._ledger.position)
+        return max(0.0, (datetime.now(UTC) - since).total_seconds()) if since is not None else 0.0

@@ -8,6 +8,7 @@ import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 
 from penstock.backends.changelog.chain import Chain
@@ -27,6 +28,7 @@ class _Known:
     rows: int
     held: int  # bytes of its rows in memory
     bytes: int  # on the disk
+    first_at: datetime | None = None  # when its first transaction was committed
 
 
 class Buffer:
@@ -44,11 +46,12 @@ class Buffer:
             footer = self.chain.footer(following)
             rows = sum(table["rows"] for table in (*footer["tables"], *footer["stored"]))
             held = sum(table.get("held", table["bytes"]) for table in footer["tables"])
+            first_at = datetime.fromisoformat(at) if (at := footer.get("first_at")) else None
             after, until = Position.from_record(footer["after"]), Position.from_record(footer["until"])
             if self._known and after.commit > self._known[-1].until.commit:
                 raise self._gap(f"segment {following} begins behind the end of the one before it")
             taken = self.chain.path(following).stat().st_size + self.chain.piece_bytes(footer)
-            self._known.append(_Known(following, after, until, rows, held, taken))
+            self._known.append(_Known(following, after, until, rows, held, taken, first_at))
             following += 1
 
     def _gap(self, why: str) -> StateError:
@@ -72,6 +75,16 @@ class Buffer:
                 break
             total += known.rows
         return total
+
+    def waiting_since(self, position: Position) -> datetime | None:
+        """When the first transaction behind a position was committed at the source; None if none is there."""
+        self._look()
+        found = None
+        for known in reversed(self._known):
+            if known.until.commit <= position.commit:
+                break
+            found = known.first_at or found
+        return found
 
     def behind(self, position: Position, rows: int) -> list[Segment]:
         """Segments with something behind a position: at least one if there is one, else no more than so many rows.

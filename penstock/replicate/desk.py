@@ -37,7 +37,8 @@ class Desk:
             self._hear(do)
 
     def say_only(self, state: str, told: Mapping[str, Any]) -> None:
-        blank: dict[str, Any] = {"position": None, "tables": [], "lag_bytes": 0, "waiting": "", "remedy": ""}
+        blank: dict[str, Any] = {"position": None, "tables": [], "lag_bytes": 0, "lag_seconds": 0.0}
+        blank |= {"waiting": "", "remedy": ""}
         self._tell(state, {**blank, **self.remembered(), **told})
 
     def remembered(self) -> dict[str, Any]:

@@ -28,6 +28,7 @@ class Status:
     waiting: str = ""
     remedy: str = ""  # of the error
     circuits: Mapping[str, Any] = field(default_factory=dict)  # of both ends, as records
+    lag_seconds: float = 0.0  # since the first commit that was captured and is not applied
 
     @property
     def lag_bytes(self) -> int:
@@ -38,6 +39,7 @@ class Status:
         return {
             "position": self.position.to_record() if self.position is not None else None,
             "lag_bytes": self.lag_bytes,
+            "lag_seconds": round(self.lag_seconds, 3),
             "error": self.error,
             "remedy": self.remedy,
             "waiting": self.waiting,

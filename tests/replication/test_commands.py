@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import threading
@@ -57,7 +58,8 @@ def test_list_and_show_before_the_first_start(desk: Desk) -> None:
     assert listed.code == 0
     assert all(word in listed.out for word in (NAME, "from_", "to", "public.*", "never started"))
     [record] = json.loads(desk.run("replications", "list", "--output", "json").out)
-    assert (record["name"], record["state"], record["lag_bytes"]) == (NAME, "never started", None)
+    assert (record["name"], record["state"]) == (NAME, "never started")
+    assert (record["lag_bytes"], record["lag_seconds"]) == (None, None)
     assert "never started" in desk.run("replications", "show", NAME).out
 
 
@@ -108,6 +110,12 @@ def test_pause_and_resume_act_and_lose_nothing(running: Desk) -> None:
     # Captured all the while: the server need not keep it.
     confirmed = f"select confirmed_flush_lsn - '0/0' from pg_replication_slots where slot_name = '{running.slot}'"
     await_true(lambda: running.source.query(confirmed)[0][0] >= mark - 1000, 30)
+    await_true(lambda: running.show()["lag_seconds"] > 1, 30)
+    behind = running.show()
+    assert behind["lag_bytes"] > 0
+    assert behind["status"]["lag_seconds"] == behind["lag_seconds"]
+    for words in (["replications"], ["replications", "show", NAME]):
+        assert re.search(r"\d [KM]?i?B, \d+\.\d s", running.run(*words).out)
     assert running.read(COUNT) == [(100,)]
     assert running.ask("resume").out.strip() == f"{NAME}: resumed"
     running.await_target(COUNT, [(90,)], seconds=10)

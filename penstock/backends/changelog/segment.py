@@ -64,12 +64,18 @@ def encode(segment: Segment, link: Link) -> list[pa.Buffer | bytes]:
             {"version": table.version.to_record(), **place}
             for table, place in zip(segment.tables, places[1:], strict=True)
         ],
+        "first_at": _first_at(segment.transactions),
         "stored": [one.to_record() for one in segment.stored],
         "notes": segment.notes,
     }
     text = json.dumps(footer, separators=(",", ":")).encode()
     parts += [text, TAIL.pack(len(text), zlib.crc32(text)), MAGIC]
     return parts
+
+
+def _first_at(transactions: pa.Table) -> str | None:
+    """When the first of them was committed, by the source's clock."""
+    return transactions["at"][0].as_py().isoformat() if transactions.num_rows else None
 
 
 def encode_rows(rows: pa.Table) -> pa.Buffer:

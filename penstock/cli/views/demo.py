@@ -29,7 +29,7 @@ def stage(text: str) -> None:
 
 def moment(now: Moment) -> None:
     """A line for each second that a replication is followed."""
-    words = f"{now.applied:>9,} changes  {now.rate:>7,.0f}/s  lag {out.size(now.lag_bytes)}"
+    words = f"{now.applied:>9,} changes  {now.rate:>7,.0f}/s  lag {out.lag(now.lag_bytes, now.lag_seconds)}"
     out.err().print(out.cell(words if now.applied else f"{now.copied:>9,} rows copied", "dim"))
 
 

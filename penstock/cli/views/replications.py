@@ -91,7 +91,8 @@ class _Lines:
         if time.monotonic() - self._at >= LINE_SECONDS:
             self._at = time.monotonic()
             applied = sum(status.applied.values())
-            self._log.info(status.state, replication=self._name, lag_bytes=status.lag_bytes, applied=applied)
+            lag = {"lag_bytes": status.lag_bytes, "lag_seconds": round(status.lag_seconds, 3)}
+            self._log.info(status.state, replication=self._name, applied=applied, **lag)
 
 
 def tables(record: Mapping[str, Any], title: str, rates: Mapping[str, float] | None = None) -> Table:
@@ -108,7 +109,8 @@ def tables(record: Mapping[str, Any], title: str, rates: Mapping[str, float] | N
             out.cell(f"{rate:,.0f}" if rate >= 1 else ""),
             out.cell(table["reason"], "red"),
         )
-    words = [f"lag {out.size(record['lag_bytes'])}", record["waiting"], record["error"], *retries(record)]
+    lag = out.lag(record["lag_bytes"], record["lag_seconds"])
+    words = [f"lag {lag}", record["waiting"], record["error"], *retries(record)]
     made.caption = out.cell("; ".join(word for word in words if word), "dim")
     made.caption_justify = "left"
     return made
@@ -140,7 +142,7 @@ def show_list(records: Sequence[ReplicationRecord], form: Output) -> None:
             out.cell(record.target),
             out.cell(", ".join(record.tables)),
             out.cell(record.state, "green" if record.state == "running" else "dim"),
-            out.cell("" if record.lag_bytes is None else out.size(record.lag_bytes)),
+            out.cell(out.lag(record.lag_bytes, record.lag_seconds)),
         )
     out.out().print(made)
 
