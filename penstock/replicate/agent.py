@@ -33,7 +33,8 @@ from penstock.replicate.copies import Copies
 from penstock.replicate.copy import Copier, Stage, stage_with_spark
 from penstock.replicate.desk import LOOK_SECONDS, Desk
 from penstock.replicate.evolve import Evolver
-from penstock.replicate.flusher import Flusher, fresh_copy
+from penstock.replicate.flusher import Flusher
+from penstock.replicate.flushing import Flushing, fresh_copy
 from penstock.replicate.folding import FoldPiece, SparkFolder
 from penstock.replicate.health import Obstructed, dropped_copies, examine, lost_buffer, obstacle, recopies
 from penstock.replicate.keeping import KeptCopies
@@ -234,7 +235,7 @@ class Agent:
         chain.turn = chain.following(self._ledger.epoch)
         return Buffer(chain)
 
-    def _flushes(self) -> Flusher:
+    def _flushes(self) -> Flushing:
         replication, source, ledger, buffer = self._replication, self._source, self._ledger, self._buffer
         if self._target is None:
             return LogFlusher(replication, source, ledger, buffer, self._kept)

@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from penstock.errors import PenstockError
-from penstock.replicate.flusher import backoff
+from penstock.replicate.flushing import backoff
 
 # After a failure of the target or of the capture that another try may mend.
 AGAIN_SECONDS = (0.5, 60.0)

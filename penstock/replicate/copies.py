@@ -13,7 +13,7 @@ from penstock.errors import BeyondArrow, PenstockError, SourceMoved
 from penstock.observe import logs
 from penstock.project.replications import Replication, seconds
 from penstock.replicate.copy import TABLES_AT_ONCE, Copier, TableCopy, mixes, next_wave
-from penstock.replicate.flusher import Flusher, backoff, fresh_copy
+from penstock.replicate.flushing import Flushing, backoff, fresh_copy
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.tables import Kept
 from penstock.replicate.versions import differences
@@ -34,7 +34,7 @@ class Copies:
         replication: Replication,
         source: ChangeSource,
         ledger: Ledger,
-        flusher: Flusher,
+        flusher: Flushing,
         copier: Copier,
         kept: Mapping[TableName, Kept],
         replan: Callable[[TableName], Kept],

@@ -25,7 +25,7 @@ from penstock.observe.failpoints import failpoint
 from penstock.project.model import ColumnOption, Pipeline, Project, TargetName
 from penstock.project.replications import Replication
 from penstock.replicate.beginning import begins_empty
-from penstock.replicate.flusher import fresh_copy
+from penstock.replicate.flushing import fresh_copy
 from penstock.replicate.tables import Ends, Kept, hidden_name
 from penstock.schema import Column, Schema, TableName
 

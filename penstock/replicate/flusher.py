@@ -6,17 +6,15 @@ joins them, in a transaction of its own that also makes it visible.
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
 
 from penstock.backends.base import Dialect, TableLoad
 from penstock.backends.change_source import ChangeSource, CopyMoment
 from penstock.backends.change_target import TableFailed, TableFlush, TableState
 from penstock.backends.changes import Position, Segment
-from penstock.errors import BeyondArrow, Kind, PenstockError, RowsLacking
+from penstock.errors import BeyondArrow, Kind, RowsLacking
 from penstock.load.flush import join_steps
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
@@ -24,6 +22,7 @@ from penstock.project.replications import Replication
 from penstock.replicate.apply import Changes, TablePlan, plan_tables, table_flushes
 from penstock.replicate.buffer import Buffer
 from penstock.replicate.evolve import Evolver, TableRewritten
+from penstock.replicate.flushing import Flushing, due, fresh_copy
 from penstock.replicate.folding import SparkFolder, prepare_here
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.reread import Moments
@@ -32,17 +31,9 @@ from penstock.schema import TableName
 
 log = logs.Log("replicate")
 
-# After the first failure of a table, and at most.
-RETRY_SECONDS = (1.0, 600.0)
 
-
-def backoff(attempts: int, least: float, most: float) -> float:
-    """Twice as long each time, and never the same for two that failed together."""
-    return float(min(least * 2.0 ** min(attempts, 30), most) * (0.75 + random.random() / 2))  # noqa: S311  no secret
-
-
-class Flusher:
-    """Brings the buffer into the target. Used by the agent's own thread alone."""
+class Flusher(Flushing):
+    """Brings the buffer into a target that runs statements."""
 
     def __init__(
         self,
@@ -55,22 +46,16 @@ class Flusher:
         evolver: Evolver,
         folder: SparkFolder,
     ) -> None:
-        self._replication = replication
-        self._source = source
-        self._ledger = ledger
-        self._buffer = buffer
-        self._kept = kept
+        super().__init__(replication, source, ledger, buffer, kept)
         self._dialect = dialect
         self._evolver = evolver
         self._folder = folder
         self._moments = Moments(source)
-        self.applied: dict[TableName, int] = {}  # changes since this start
 
     def close(self) -> None:
         self._moments.close()
 
     def step(self) -> bool:
-        """One flush, and one step of every table that is behind; whether anything was brought."""
         self._renew()
         moved = self._stream()
         for state in self._ledger.tables():
@@ -161,9 +146,6 @@ class Flusher:
 
     def _tables(self, phase: str) -> list[TableState]:
         return [state for state in self._ledger.tables() if state.phase == phase and state.source in self._kept]
-
-    def _segments(self, after: Position) -> list[Segment]:
-        return self._buffer.behind(after, self._replication.flush_rows)
 
     # ------------------------------------------------------------ a table behind them
 
@@ -277,48 +259,9 @@ class Flusher:
         log.warning("a table is copied again", table=str(state.source), why="a column becomes text")
         self._ledger.save(fresh_copy(state))
 
-    def fail(self, state: TableState, error: PenstockError) -> None:
-        """Out of the consistent set, with the reason; or everything stops, where that is asked for."""
-        if self._replication.on_table_error == "halt":
-            raise error
-        name = self._replication.name
-        log.warning("a table has failed", replication=name, table=str(state.source), what=error.what, why=error.why)
-        self._ledger.save(self._failed(state, error))
-
-    def _failed(self, state: TableState, error: PenstockError) -> TableState:
-        wait = backoff(state.attempts, *RETRY_SECONDS)
-        streamed = state.phase == "streaming"
-        return replace(
-            state,
-            phase="failed",
-            # One that has streamed goes on by itself, behind the others; any other where it was.
-            failed_in="catching up" if streamed else state.phase,
-            position=self._ledger.position if streamed else state.position,
-            reason=f"{error.what}: {error.why}" if error.why else error.what,
-            remedy=error.remedy,
-            attempts=state.attempts + 1,
-            retry_at=(datetime.now(UTC) + timedelta(seconds=wait)).isoformat(),
-        )
-
-    def _try_again(self, state: TableState) -> bool:
-        """From where it failed: in its hidden table, or, as others may see, in its own."""
-        self._ledger.save(replace(state, phase=state.failed_in))  # type: ignore[arg-type]  # one of the phases
-        return True
-
     def _copy_again(self, rewritten: TableRewritten) -> None:
         """From the beginning, while the others go on."""
         state = self._ledger.table(rewritten.table)
         assert state is not None  # noqa: S101  it was in the flush
         log.warning("a table is copied again", table=str(rewritten.table), why=rewritten.why)
         self._ledger.save(fresh_copy(state))
-
-
-def fresh_copy(state: TableState) -> TableState:
-    """A table that is to be copied from the beginning; what others see of it stays until it joins."""
-    return replace(
-        state, phase="waiting", position=None, copy="", ranges=(), hidden="", exact=0, reason="", remedy="", retry_at=""
-    )
-
-
-def due(state: TableState) -> bool:
-    return bool(state.retry_at) and datetime.fromisoformat(state.retry_at) <= datetime.now(UTC)

@@ -22,7 +22,7 @@ from penstock.project.replications import Replication
 from penstock.replicate.buffer import Buffer
 from penstock.replicate.copies import Copies
 from penstock.replicate.copy import Stage
-from penstock.replicate.flusher import due, fresh_copy
+from penstock.replicate.flushing import due, fresh_copy
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.logged import LogCopier, LogFlusher, kept_in_log
 from penstock.replicate.tables import Ends, Kept

@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from penstock.backends.base import RunContext
-from penstock.backends.change_source import ChangeSource, CopyMoment, ReplicatedTable
+from penstock.backends.change_source import CopyMoment, ReplicatedTable
 from penstock.backends.change_target import Logged, TableState
 from penstock.backends.changelog.snapshots import PieceSink, Snapshots
 from penstock.backends.changelog.snapshots import SnapshotLoad as CopyLoad
@@ -20,13 +20,9 @@ from penstock.engine.task import Piece
 from penstock.load.flush import Replica
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
-from penstock.project.replications import Replication
 from penstock.replicate.apply import Changes
-from penstock.replicate.buffer import Buffer
 from penstock.replicate.copy import Copier, TableCopy
-from penstock.replicate.flusher import Flusher, due, fresh_copy
-from penstock.replicate.ledger import Ledger
-from penstock.replicate.reread import Moments
+from penstock.replicate.flushing import Flushing, due, fresh_copy
 from penstock.replicate.tables import Kept
 from penstock.replicate.versions import newest
 from penstock.schema import Schema, TableName
@@ -40,25 +36,8 @@ def kept_in_log(source: ReplicatedTable) -> Kept:
     return Kept(source, Replica(source.name, (), source.key), wire)
 
 
-class LogFlusher(Flusher):
-    """Brings the buffer into a log. Used by the agent's own thread alone."""
-
-    def __init__(
-        self,
-        replication: Replication,
-        source: ChangeSource,
-        ledger: Ledger,
-        buffer: Buffer,
-        kept: dict[TableName, Kept],
-    ) -> None:
-        # Without the parts that only statements need: a log takes none.
-        self._replication = replication
-        self._source = source
-        self._ledger = ledger
-        self._buffer = buffer
-        self._kept = kept
-        self._moments = Moments(source)
-        self.applied = {}
+class LogFlusher(Flushing):
+    """Brings the buffer into a log."""
 
     def step(self) -> bool:
         moved = self._append()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from penstock.errors import ConfigError
 from penstock.project.model import Project
 from penstock.project.replications import Replication
-from penstock.replicate.flusher import fresh_copy
+from penstock.replicate.flushing import fresh_copy
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.tables import ends_of
 

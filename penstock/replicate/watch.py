@@ -15,7 +15,7 @@ from penstock.backends.change_target import TableFlush, TableState
 from penstock.errors import PenstockError, SourceError
 from penstock.observe import logs
 from penstock.project.replications import Replication
-from penstock.replicate.flusher import Flusher, fresh_copy
+from penstock.replicate.flushing import Flushing, fresh_copy
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.tables import Kept
 from penstock.schema import TableName
@@ -33,7 +33,7 @@ class Watch:
         self,
         replication: Replication,
         ledger: Ledger,
-        flusher: Flusher,
+        flusher: Flushing,
         kept: MutableMapping[TableName, Kept],
         dialect: Dialect | None,
     ) -> None:
