@@ -64,7 +64,7 @@ def test_a_link_that_fails_in_the_copy_costs_nothing(
 ) -> None:
     stand = linked(make, harness, links, side)
     once, paused = (stand.root / f"{name}-{uuid.uuid4().hex}" for name in ("once", "paused"))
-    place = "read.batch" if side == "source" else "sink.staged"
+    place = "read.open" if side == "source" else "sink.staged"
     stand.start(f"{place}=once:{once}:pause:{paused}")
     work = Workload(stand.source.dsn)
     work.start()
@@ -72,7 +72,8 @@ def test_a_link_that_fails_in_the_copy_costs_nothing(
         await_true(paused.exists, 30, lambda: stand.error)
         links.trouble(manner)
         paused.unlink()
-        await_true(lambda: links.tried > 1, 30, lambda: stand.seen)
+        # A driver may end its process over a broken link: a worker that Spark starts again, and here the agent.
+        await_true(lambda: links.tried > 1 or stand.died, 30, lambda: stand.seen)
         links.heal()
         stand.sync(seconds=60)
     finally:

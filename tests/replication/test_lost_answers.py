@@ -14,7 +14,7 @@ from penstock.backends.change_target import TableFlush
 from penstock.backends.postgres.apply import PostgresApplier
 from penstock.backends.postgres.change_source import PostgresChangeSource
 from penstock.backends.postgres.config import PostgresConfig
-from penstock.backends.postgres.connect import open_session
+from penstock.backends.postgres.connect import open_session, reading_session
 from penstock.backends.postgres.lasting import LastingSession
 from penstock.backends.postgres.silence import Silent
 from penstock.backends.postgres.stream import ReplicationLink
@@ -118,6 +118,18 @@ def test_a_silent_server_is_given_up_and_a_busy_one_is_not(database: PostgresHar
     with pytest.raises(Silent, match="nothing was heard"):
         session.execute("select 1")
     assert session.closed
+
+
+def test_a_worker_that_reads_slowly_or_asks_for_much_is_not_cut_off(database: PostgresHarness, links: Links) -> None:
+    with reading_session(config(database, links).conninfo(), "penstock:test") as session, session.cursor() as cursor:
+        cursor.execute("select 1 from pg_sleep(2.5)")
+        assert cursor.fetchone() == (1,)
+        # More than the sockets hold: the server waits for us meanwhile, and that is no silence of its own.
+        cursor.execute("select repeat('x', 1000) from generate_series(1, 50000)")
+        first = cursor.fetchone()
+        time.sleep(2.5)
+        assert first == ("x" * 1000,)
+        assert len(cursor.fetchall()) == 49_999
 
 
 def test_one_that_waits_for_a_lock_is_busy(database: PostgresHarness, links: Links) -> None:

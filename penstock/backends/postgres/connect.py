@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import psycopg
 from psycopg import sql
 
+from penstock.backends.postgres import watchman
 from penstock.backends.postgres.config import Conninfo
 from penstock.backends.postgres.errors import DRIVER_ERRORS, Statement, connecting, refused
 from penstock.backends.postgres.silence import PatientConnection
@@ -100,6 +101,7 @@ def reading_session(conninfo: Conninfo, application: str) -> Iterator[adbc.Conne
     """
     import adbc_driver_postgresql.dbapi as adbc  # brings pandas, which the driver has no use for
 
+    before = watchman.sockets()
     try:
         # A question that nobody acknowledges: the kernel would send it again for a quarter of an hour. Not where rows
         # are written: it would also cut off a server that takes none for a while.
@@ -109,10 +111,16 @@ def reading_session(conninfo: Conninfo, application: str) -> Iterator[adbc.Conne
     except DRIVER_ERRORS as error:
         raise connecting(error, conninfo) from None
     try:
+        link = watchman.opened_since(before)
         with connection.cursor() as cursor:
-            for name, value in SETTINGS:
-                cursor.execute(f"set {name} to {literal(value)}")
-        yield connection
+            cursor.execute("select pg_catalog.pg_backend_pid()")
+            [backend] = cursor.fetchone()
+        connection.commit()  # that was a transaction with a snapshot of its own
+        with watchman.watched(link, conninfo, application, backend):
+            with connection.cursor() as cursor:
+                for name, value in SETTINGS:
+                    cursor.execute(f"set {name} to {literal(value)}")
+            yield connection
     finally:
         # Closing ends the transaction; a rollback on a broken link would hide the first error.
         connection.close()
