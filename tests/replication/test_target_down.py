@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Iterator
 from datetime import datetime
 from typing import Any
@@ -20,6 +21,7 @@ from tests.waiting import await_true
 
 pytestmark = pytest.mark.postgres
 
+TEN_MINUTES = 600.0
 REPLICATED = ("accounts", "transfers", "bag", "toasted")
 
 
@@ -59,20 +61,26 @@ def goes_on(stand: Stand) -> None:
     await_true(lambda: confirmed(stand) >= mark, 30, lambda: told(stand))
 
 
-def test_while_it_is_down_changes_are_captured_and_then_it_catches_up(stand: Stand, links: Links) -> None:
+@pytest.mark.timeout(900)
+def test_while_it_is_down_changes_are_captured_and_then_it_catches_up(
+    stand: Stand, links: Links, request: pytest.FixtureRequest
+) -> None:
     stand.start()
     stand.sync()
     links.trouble("cut")
+    until = time.monotonic() + (TEN_MINUTES if request.config.getoption("full") else 0)
     work = Workload(stand.source.dsn)
     work.start()
     try:
         await_true(lambda: told(stand)["circuits"]["target"]["attempts"] > 1, 30, lambda: told(stand))
         assert told(stand)["state"] == "waiting for target"
         goes_on(stand)
+        await_true(lambda: time.monotonic() > until, TEN_MINUTES + 10)
+        goes_on(stand)
     finally:
         work.stop()
     links.heal()
-    stand.sync()
+    stand.sync(seconds=120)
     stand.assert_agrees(*REPLICATED)
     await_true(lambda: told(stand)["circuits"]["target"]["state"] == "closed")
     assert told(stand)["state"] == "running"
