@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Collection, Mapping, Sequence
-from contextlib import ExitStack, suppress
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -71,7 +71,7 @@ class Agent:
         """`store` is where it says how it is and finds what is asked of it; `reload` reads its options anew."""
         self._project = project
         self._replication = replication
-        self._tell = told or (lambda _: None)
+        self._told = told or (lambda _: None)
         self._stage = stage
         self._desk = Desk(replication.name, store)
         self._reload = reload or (lambda: replication)
@@ -79,7 +79,9 @@ class Agent:
         self._ends: Ends = ends_of(project, replication)
         self._stopping = threading.Event()
         self._wake = threading.Event()
-        self._captured = CapturedSide(self._wake.set)
+        self._captured = CapturedSide(self._wake.set, self._tell_of_waiting)
+        self._telling = threading.Lock()
+        self._running = False
         self._error = ""
         self._remedy = ""
         self._copied = False  # all that `what = "copy"` asks for
@@ -146,7 +148,9 @@ class Agent:
         self._copies = self._start_copies(moment)
         stack.callback(self._copies.stop)
         self._start_keeping(stack)
-        if self._loop(until, self._copies) and self._replication.what == "copy":
+        with self._told_as_running():
+            caught_up = self._loop(until, self._copies)
+        if caught_up and self._replication.what == "copy":
             self._let_go_of_source()
         self._desk.say(self.status("copied" if self._copied else "stopped"))
 
@@ -413,6 +417,11 @@ class Agent:
             self._keeping = KeptCopies(*given, self._stage, tasks)
             stack.callback(self._keeping.stop)
 
+    @property
+    def _trim_every(self) -> float:
+        """A capture that waits may wait for room."""
+        return LOOK_SECONDS if self._captured.waiting else TRIM_SECONDS
+
     def _trim(self) -> None:
         oldest = self._ledger.oldest
         if self._keeping is not None:
@@ -442,7 +451,7 @@ class Agent:
                 examined = time.monotonic()
             self._obey()
             moved = self._circuits.target.due and not self._paused and self._step()
-            if self._source.log is None and time.monotonic() - trimmed > TRIM_SECONDS:
+            if self._source.log is None and time.monotonic() - trimmed > self._trim_every:
                 self._trim()
                 trimmed = time.monotonic()
             self._tell(self.status(self._state))
@@ -574,6 +583,29 @@ class Agent:
         return f"{len(new)} table{'s' if len(new) != 1 else ''} added, {len(gone)} removed"
 
     # ------------------------------------------------------------ for people
+
+    def _tell(self, status: Status) -> None:
+        with self._telling:
+            self._told(status)
+
+    def _tell_of_waiting(self) -> None:
+        """In the thread that hears the capture: ours may be in a flush, for as long as the target keeps it there."""
+        # What is wrong with the buffer, our own thread finds as well, and ends with it.
+        with suppress(PenstockError), self._telling:
+            if self._running:
+                status = self.status(self._state)
+                self._told(status)
+                self._desk.say(status)
+
+    @contextmanager
+    def _told_as_running(self) -> Iterator[None]:
+        """Behind it comes the last word, which no other may follow."""
+        self._running = True
+        try:
+            yield
+        finally:
+            with self._telling:
+                self._running = False
 
     def status(self, state: str = "running") -> Status:
         end = self._captured.end if self._source.log is None else self._buffer.end

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import threading
 import time
 import uuid
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -32,10 +34,14 @@ class _Known:
 
 
 class Buffer:
-    """Knows where every segment ends; asks only for those that came since it last looked."""
+    """Knows where every segment ends; asks only for those that came since it last looked.
+
+    For several threads: who shows how far a replication is asks while another one flushes.
+    """
 
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
+        self._turn = threading.RLock()
         self._known: list[_Known] = []
         self._look()
 
@@ -62,53 +68,60 @@ class Buffer:
             remedy="copy it again: `penstock replications resync NAME`",
         )
 
+    @contextmanager
+    def _looked(self) -> Iterator[None]:
+        """Nobody else looks or removes meanwhile: a segment that two find at once would be there twice."""
+        with self._turn:
+            self._look()
+            yield
+
     @property
     def end(self) -> Position | None:
         return self._known[-1].until if self._known else None
 
     def rows_behind(self, position: Position) -> int:
         """How many changes lie there, of all tables."""
-        self._look()
-        total = 0
-        for known in reversed(self._known):
-            if _reached(known.until, position):
-                break
-            total += known.rows
-        return total
+        with self._looked():
+            total = 0
+            for known in reversed(self._known):
+                if _reached(known.until, position):
+                    break
+                total += known.rows
+            return total
 
     def waiting_since(self, position: Position) -> datetime | None:
         """When the first transaction behind a position was committed at the source; None if none is there."""
-        self._look()
-        found = None
-        for known in reversed(self._known):
-            if known.until.commit <= position.commit:
-                break
-            found = known.first_at or found
-        return found
+        with self._looked():
+            found = None
+            for known in reversed(self._known):
+                if known.until.commit <= position.commit:
+                    break
+                found = known.first_at or found
+            return found
 
     def behind(self, position: Position, rows: int) -> list[Segment]:
         """Segments with something behind a position: at least one if there is one, else no more than so many rows.
 
         And no more than memory is meant for.
         """
-        self._look()
-        found: list[Segment] = []
-        total = 0
-        for known in reversed(self._known):  # the ones that are asked for are the last
-            if _reached(known.until, position):
-                break
-            total += 1
-        if total == len(self._known) > 0 and self._known[0].after.commit > position.commit:
-            # Of a target that was restored from a backup, perhaps: what it needs was removed long since.
-            raise self._gap("it begins behind what the target has: the changes in between were removed")
-        held = FLUSH_BYTES
-        for known in self._known[len(self._known) - total :]:
-            if found and (known.rows > rows or known.held > held):
-                break
-            rows -= known.rows
-            held -= known.held
-            found.append(self._read(known.number))
-        return found
+        with self._looked():
+            found: list[Segment] = []
+            total = 0
+            for known in reversed(self._known):  # the ones that are asked for are the last
+                if _reached(known.until, position):
+                    break
+                total += 1
+            if total == len(self._known) > 0 and self._known[0].after.commit > position.commit:
+                # Of a target that was restored from a backup, perhaps: what it needs was removed long since.
+                raise self._gap("it begins behind what the target has: the changes in between were removed")
+            held = FLUSH_BYTES
+            for known in self._known[len(self._known) - total :]:
+                if found and (known.rows > rows or known.held > held):
+                    break
+                rows -= known.rows
+                held -= known.held
+                found.append(self._read(known.number))
+            return found
 
     def _read(self, number: int) -> Segment:
         try:
@@ -130,33 +143,35 @@ class Buffer:
 
     def clear(self) -> None:
         """Remove every segment: nobody goes on with them."""
-        if self._known:
-            self.chain.remove_until(self._known[-1].number)
-            self._known.clear()
+        with self._turn:
+            if self._known:
+                self.chain.remove_until(self._known[-1].number)
+                self._known.clear()
 
     def trim(self, position: Position, retain: float, most_bytes: int) -> None:
         """Remove segments that lie before a position and are old enough; the last one stays: it is where we are.
 
         What the target has makes room before it is old, once all of them take so much: capture would wait for it.
         """
-        if self._away:
-            return
-        now = time.time()
-        gone, excess = 0, sum(known.bytes for known in self._known) - most_bytes
-        for known in self._known[:-1]:
-            old = now - self.chain.path(known.number).stat().st_mtime > retain
-            if not (_reached(known.until, position) and (old or excess > 0)):
-                break
-            excess -= known.bytes
-            gone += 1
-        if gone:
-            last = self._known[gone - 1].number
-            try:
-                self.chain.remove_until(last)
-            finally:
-                # Of a disk that refuses in the middle, those that are gone are not asked for again.
-                first = self.chain.first()
-                self._known = [known for known in self._known if known.number >= first]
+        with self._turn:
+            if self._away:
+                return
+            now = time.time()
+            gone, excess = 0, sum(known.bytes for known in self._known) - most_bytes
+            for known in self._known[:-1]:
+                old = now - self.chain.path(known.number).stat().st_mtime > retain
+                if not (_reached(known.until, position) and (old or excess > 0)):
+                    break
+                excess -= known.bytes
+                gone += 1
+            if gone:
+                last = self._known[gone - 1].number
+                try:
+                    self.chain.remove_until(last)
+                finally:
+                    # Of a disk that refuses in the middle, those that are gone are not asked for again.
+                    first = self.chain.first()
+                    self._known = [known for known in self._known if known.number >= first]
 
 
 def _reached(until: Position, position: Position) -> bool:

@@ -11,10 +11,14 @@ from penstock.replicate.capturing import CaptureProcess, Orders
 
 
 class CapturedSide:
-    """What is durable in the buffer, by the word of whoever writes it. `news` is called in a thread of its own."""
+    """What is durable in the buffer, by the word of whoever writes it.
 
-    def __init__(self, news: Callable[[], None]) -> None:
+    `news` is called in a thread of its own, and before it `waits` when the capture waits for something, or no more.
+    """
+
+    def __init__(self, news: Callable[[], None], waits: Callable[[], None]) -> None:
         self._news = news
+        self._waits = waits
         self._process: CaptureProcess | None = None
         self.end: Position | None = None
         self.source_end = 0
@@ -49,4 +53,5 @@ class CapturedSide:
             self.streams = True
         elif "waiting" in record:
             self.waiting = f"{record['waiting']}: {record['why']}" if record["why"] else record["waiting"]
+            self._waits()
         self._news()

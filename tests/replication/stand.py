@@ -156,11 +156,11 @@ class Stand:
         return self
 
     @property
-    def _store(self) -> Path:
+    def store(self) -> Path:
         return self.root / f"{self.replication.name}.db"
 
     def _opened(self) -> Store:
-        self._state = open_store(self._store)
+        self._state = open_store(self.store)
         return self._state
 
     def _told(self, status: Status) -> None:
@@ -266,7 +266,7 @@ class Stand:
 
     def ask(self, word: str, table: str = "") -> str:
         """What the agent answers, as to `penstock replications`."""
-        with open_store(self._store) as store:
+        with open_store(self.store) as store:
             number = store.ask(self.replication.name, word, table)
 
             def answer() -> str:

@@ -7,7 +7,9 @@ import shutil
 import subprocess
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import psycopg
 import pytest
 
 from penstock.backends.changelog.chain import PIECE
@@ -16,6 +18,8 @@ from penstock.observe.failpoints import ENV
 from penstock.replicate.health import Obstructed
 from penstock.replicate.patience import AWAY, FULL, SLOW, UNWRITABLE
 from penstock.replicate.resync import mark_for_copy
+from penstock.state import open_store
+from tests.conformance.harness import PostgresHarness
 from tests.replication.stand import Stand
 from tests.waiting import await_true
 
@@ -242,6 +246,34 @@ def test_at_its_limit_capture_waits_and_goes_on_by_itself(make: Make) -> None:
     nothing_is_confirmed_and_the_link_lives(stand, before, end - 1)
     stand.ask("resume")
     agrees_after(stand, before)
+
+
+def test_that_it_waits_is_shown_while_a_flush_is_kept_waiting(make: Make) -> None:
+    """By somebody who has locked the table at the target: just then the buffer fills."""
+    stand = streaming(make("postgres", buffer={"segment_ms": 5, "max_bytes": "50kB"}))
+    assert isinstance(stand.target, PostgresHarness)
+    with psycopg.connect(stand.target.dsn) as other:
+        other.execute("lock table items in access exclusive mode")
+        changed(stand, "kept")
+        blocked = (
+            "select 1 from pg_stat_activity where application_name like 'penstock:%:apply' and wait_event_type = 'Lock'"
+        )
+        await_true(lambda: stand.target.query(blocked))
+        stand.source.execute("insert into items select i, md5(i::text) from generate_series(1000, 4000) i")
+        stand.source.execute("insert into items select i, md5(i::text) from generate_series(5000, 9000) i")
+        await_true(lambda: shown(stand)["waiting"].startswith(FULL), 10, lambda: shown(stand))
+        assert shown(stand)["error"] == ""
+        assert stand.target.query(blocked)  # all the while
+    await_waiting(stand, "")
+    stand.sync()
+    stand.assert_agrees("items")
+
+
+def shown(stand: Stand) -> dict[str, Any]:
+    """As `penstock replications show` has it."""
+    with open_store(stand.store) as store:
+        known = store.agent(stand.replication.name)
+    return dict(known.status) if known is not None else {}
 
 
 # ---------------------------------------------------------------- whose it is

@@ -6,6 +6,7 @@ import os
 import stat
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -482,6 +483,24 @@ def test_a_buffer_sees_what_comes_after_it_was_opened(chain: Chain) -> None:
     chain.append(segment(10, 20), 2)
     assert [one.until.commit for one in buffer.behind(position(10), 10)] == [20]
     assert buffer.end == position(20)
+
+
+def test_what_two_threads_find_at_once_is_there_once(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    buffer = Buffer(chain)
+    fill(chain, segment(0, 10), segment(10, 20))
+    footer = chain.footer
+    other = threading.Thread(target=lambda: buffer.rows_behind(position(0)))
+
+    def slowly(number: int) -> dict[str, Any]:
+        if not other.ident:
+            other.start()
+            other.join(0.2)  # as far as it comes
+        return footer(number)
+
+    monkeypatch.setattr(chain, "footer", slowly)
+    assert [one.number for one in buffer.behind(position(0), 100)] == [1, 2]
+    other.join()
+    assert [one.number for one in buffer.behind(position(0), 100)] == [1, 2]
 
 
 def test_a_buffer_is_trimmed_by_need_and_by_age(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
