@@ -422,10 +422,10 @@ def _replications(
         if found is None:
             continue
         made[name] = found
-        for key in ("source", "target"):
+        for key in ("source", "target", "copy_from"):
             connection = getattr(found, key)
-            if key == "source" and found.source_replication is not None:
-                continue  # asked below, when all are known
+            if connection is None or (key == "source" and found.source_replication is not None):
+                continue  # a log is asked for below, when all are known
             if connection not in connections:
                 findings.append(
                     ConfigError(

@@ -69,7 +69,15 @@ class BufferConfig(Model):
     @field_validator("max_bytes")
     @classmethod
     def _size(cls, value: str) -> str:
-        size(value)
+        if size(value) == 0:
+            raise ValueError("a buffer that may hold nothing never takes a change")
+        return value
+
+    @field_validator("path")
+    @classmethod
+    def _local(cls, value: str | None) -> str | None:
+        if value is not None and "://" in value:
+            raise ValueError("it is no folder of this machine: only a local disk says when a segment is on it")
         return value
 
 
@@ -86,7 +94,19 @@ class TableOptions(Model):
     def _one_of_two(self) -> Self:
         if self.include and self.exclude:
             raise ValueError("include and exclude exclude each other")
+        names = list(self.rename.values())
+        twice = sorted({name for name in names if names.count(name) > 1})
+        if twice:
+            raise ValueError(f"two columns would be called {', '.join(twice)}")
+        gone = [name for name in self.rename if name in self.exclude]
+        if gone:
+            raise ValueError(f"{', '.join(gone)} is renamed and excluded")
         return self
+
+    @property
+    def partial(self) -> bool:
+        """Whether only some columns or rows are asked for."""
+        return bool(self.include or self.exclude or self.where)
 
 
 class Replication(Model):
@@ -122,6 +142,30 @@ class Replication(Model):
         "isolate", description="one table fails: go on without it, or stop"
     )
     buffer: BufferConfig = Field(default_factory=BufferConfig, description="the log between source and target")
+
+    @field_validator("snapshot_max_age")
+    @classmethod
+    def _age(cls, value: str) -> str:
+        if seconds(value) == 0:
+            raise ValueError("a snapshot that may not last reads nothing")
+        return value
+
+    @field_validator("target_name")
+    @classmethod
+    def _template(cls, value: str) -> str:
+        unknown = [word for word in re.findall(r"\{(.*?)\}", value) if word not in ("schema", "table")]
+        if unknown:
+            raise ValueError(f"{{{unknown[0]}}} is neither {{schema}} nor {{table}}")
+        return value
+
+    @model_validator(mode="after")
+    def _together(self) -> Self:
+        if self.deletes == "soft" and not self.metadata_columns:
+            raise ValueError('deletes = "soft" marks rows in a column, and metadata_columns = false leaves it out')
+        partial = [name for name, given in self.options.items() if given.partial]
+        if self.publication is not None and partial:
+            raise ValueError(f"the publication of your own says which columns and rows of {partial[0]} are sent")
+        return self
 
     @property
     def source_replication(self) -> str | None:

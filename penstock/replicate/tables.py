@@ -20,6 +20,7 @@ from penstock.project.replications import Replication, TableOptions
 from penstock.schema import Schema, TableName
 
 HIDDEN = "_penstock_copy_"
+SHOWN = 5  # tables that an error names
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +122,14 @@ def requests(project: Project, replication: Replication, ends: Ends) -> list[Tab
             place=replication.place,
         )
     options = {TableName.parse(name): given for name, given in replication.options.items()}
+    unmet = [str(name) for name in options if name not in names]
+    if unmet:
+        raise ConfigError(
+            f"there are options for {', '.join(unmet)}, which is no table of the replication",
+            why=f"its tables are {', '.join(map(str, names[:SHOWN]))}{', …' if len(names) > SHOWN else ''}",
+            remedy="write its name with its schema, as the source has it; or take the options away",
+            place=replication.place,
+        )
     twice = clash(
         [(str(name), target_name(replication, name, options)) for name in names],
         folding=ends.target_backend.capabilities.case_insensitive,

@@ -11,7 +11,7 @@ import pytest
 
 from penstock.backends.base import Receipt, RunContext
 from penstock.engine.task import Work
-from penstock.errors import PlanRefused
+from penstock.errors import ConfigError, PlanRefused
 from penstock.project import Project
 from penstock.project.replications import TableOptions
 from tests.conformance.harness import PostgresHarness
@@ -432,3 +432,16 @@ def owner_stand_synced(stand: Stand, owner: PostgresHarness) -> None:
         stand.sync()
     finally:
         stand.source = clerk
+
+
+def test_options_for_a_table_that_is_none_of_the_replications_are_refused(make: Make) -> None:
+    stand = make("sqlite", options={"public.itmes": {"exclude": ["name"]}})
+    stand.source.execute(*ITEMS)
+    stand.start()
+    await_true(lambda: stand.error is not None, 30)
+    error, stand.error = stand.error, None
+    stand.stop()
+    assert isinstance(error, ConfigError)
+    assert "public.itmes" in error.what
+    assert "public.items" in error.why
+    assert stand.source.query("select 1 from pg_publication") == []
