@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from penstock.backends.change_source import ChangeSource
 from penstock.backends.change_target import TableState
 from penstock.backends.changes import Position, Segment
-from penstock.errors import PenstockError
+from penstock.errors import Kind, PenstockError
 from penstock.observe import logs
 from penstock.project.replications import Replication
 from penstock.replicate.buffer import Buffer
@@ -75,10 +75,17 @@ class Flushing(ABC):
             failed_in="catching up" if streamed else state.phase,
             position=self._ledger.position if streamed else state.position,
             reason=f"{error.what}: {error.why}" if error.why else error.what,
-            remedy=error.remedy,
+            remedy=self._remedy(state, error),
             attempts=state.attempts + 1,
             retry_at=(datetime.now(UTC) + timedelta(seconds=wait)).isoformat(),
         )
+
+    def _remedy(self, state: TableState, error: PenstockError) -> str:
+        """Of a value that the target does not hold, what a replication can do: it has no casts, as pipelines have."""
+        again = f"`penstock replications resync {self._replication.name} {state.source}`"
+        if error.kind is Kind.DATA and "columns" in error.remedy:
+            return f"correct the value at the source, or leave the column out (`exclude`), then {again}"
+        return error.remedy.replace("`penstock replications resync NAME TABLE`", again)
 
     def _try_again(self, state: TableState) -> bool:
         """From where it failed: in its hidden table, or, as others may see, in its own."""
