@@ -54,7 +54,7 @@ class BufferConfig(Model):
     """Where changes are kept between the source and the target."""
 
     path: str | None = Field(None, description="A folder; `.penstock/buffer/NAME` of the project by default.")
-    format: Literal["arrow", "parquet"] = Field("arrow", description="Of large segments; small ones are Arrow.")
+    format: Literal["arrow", "parquet"] = Field("arrow", description="Of large transactions; segments are Arrow.")
     retain: str = Field(DEFAULT_RETAIN, description="How long segments stay after they were applied.")
     max_bytes: str = Field(DEFAULT_MAX_BYTES, description="At this size capture waits for the target.")
     segment_ms: int = Field(DEFAULT_SEGMENT_MS, ge=1, description="How old a segment may get before it is written.")

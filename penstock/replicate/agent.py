@@ -383,7 +383,9 @@ class Agent:
         pace = min(replication.buffer.segment_ms, max(replication.flush_interval_ms // 4, 1)) / 1000
         limit = size(replication.buffer.max_bytes)
         names, tables = log_names(replication), tuple(self._requests)
-        return Orders(self._ends.source, names, tables, chain.folder, chain.turn, start, pace, limit, tuple(known))
+        form = self._replication.buffer.format
+        given = (names, tables, chain.folder, chain.turn, start, pace, limit, tuple(known), form)
+        return Orders(self._ends.source, *given)
 
     def _copier(self) -> Copier:
         given = (self._project, self._replication, self._ends, self._ledger.save, self._stage)

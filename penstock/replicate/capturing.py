@@ -22,7 +22,7 @@ from typing import IO, Any
 from penstock.backends.base import ConnectionConfig
 from penstock.backends.change_source import LogNames, ReadsChanges, TableRequest
 from penstock.backends.changelog.chain import Chain
-from penstock.backends.changelog.segment import Turn
+from penstock.backends.changelog.segment import ARROW, Turn
 from penstock.backends.changes import Position, TableVersion
 from penstock.backends.registry import backend
 from penstock.errors import LinkLost, PenstockError, from_record
@@ -48,6 +48,7 @@ class Orders:
     segment_seconds: float
     max_bytes: int
     known: tuple[TableVersion, ...] = ()  # what the log has told last of each table
+    form: str = ARROW  # of the files of large transactions
 
     def __repr__(self) -> str:
         return f"Orders({self.names.slot!r}, {self.folder})"
@@ -153,7 +154,7 @@ def _capture(orders: Orders, say: _Agent, go_on: Callable[[], bool]) -> None:
     reads = backend(orders.config.type)
     assert isinstance(reads, ReadsChanges)  # noqa: S101  the agent has asked
     source = reads.change_source(orders.config, orders.names, orders.tables)
-    chain = Chain(orders.folder, turn=orders.turn)
+    chain = Chain(orders.folder, turn=orders.turn, form=orders.form)
     patience = Patience(lambda waiting: say({"waiting": waiting.state, "why": waiting.why}), go_on)
     with suppress(Stopped), closing(source), closing(patience):
         # Before the stream: a capture that we replace may have gone on since the agent looked, and confirmed it.

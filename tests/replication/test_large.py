@@ -61,10 +61,13 @@ def test_large_rows_are_held_by_their_bytes(make: Callable[..., Stand], target: 
     stand.assert_agrees("notes")
 
 
-def test_many_rows_are_held_in_bounded_memory(make: Callable[..., Stand], pytestconfig: pytest.Config) -> None:
+@pytest.mark.parametrize("form", ["arrow", "parquet"])
+def test_many_rows_are_held_in_bounded_memory(
+    make: Callable[..., Stand], pytestconfig: pytest.Config, form: str
+) -> None:
     """5 million with --full; as many as do not fit into what is held, and then some, without."""
     rows = 5_000_000 if pytestconfig.getoption("--full") else 300_000
-    stand = make("postgres", apart=True)
+    stand = make("postgres", apart=True, buffer={"segment_ms": 5, "format": form})
     [(database,)] = stand.source.query("select current_database()")
     stand.source.execute(
         f"alter database {database} set logical_decoding_work_mem = '1MB'",
@@ -82,6 +85,8 @@ def test_many_rows_are_held_in_bounded_memory(make: Callable[..., Stand], pytest
     stand.sync(600)
     found = peaks(stand)
     assert max(found.values()) < PEAK_BYTES, found
-    assert list(stand.log.glob(f"*{PIECE}"))
+    pieces = list(stand.log.glob(f"*{PIECE}"))
+    assert pieces
+    assert {piece.read_bytes()[:4] == b"PAR1" for piece in pieces} == {form == "parquet"}
     totals = "select count(*)::text, sum(n)::text, sum(length(name))::text from items"
     assert stand.target.query(totals) == stand.source.query(totals)

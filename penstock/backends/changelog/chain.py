@@ -25,7 +25,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backends.change_source import Scratch
-from penstock.backends.changelog.segment import Link, Turn, decode, decode_rows, encode, encode_rows, footer_of
+from penstock.backends.changelog.segment import ARROW, Link, Turn, decode, decode_rows, encode, encode_rows, footer_of
 from penstock.backends.changes import TRANSACTIONS, TX, Position, Segment, StoredChanges, TableChanges
 from penstock.backends.staging import make_folders, sync
 from penstock.errors import PenstockError, StateError
@@ -48,8 +48,10 @@ class Chain(Scratch):
     `turn` is its agent's: whoever has a lower one than the log knows has been replaced.
     """
 
-    def __init__(self, folder: Path, writer: str = "", turn: Turn = (0, 0)) -> None:
+    def __init__(self, folder: Path, writer: str = "", turn: Turn = (0, 0), form: str = ARROW) -> None:
+        """`form` is that of the files that large transactions are put into; any is read."""
         self.folder = folder
+        self._form = form
         self.writer = writer or uuid.uuid4().hex
         self.turn = turn
         self._made = False  # whether the folder is known to be on the disk
@@ -273,7 +275,7 @@ class Chain(Scratch):
         if not self._last:
             self._make()
         name = f"{uuid.uuid4().hex}{PIECE}"
-        body = encode_rows(rows)
+        body = encode_rows(rows, self._form)
         try:
             with (self.folder / name).open("wb") as file:
                 self._stop_if_away(self._last)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.ipc
+import pyarrow.parquet as pq
 
 from penstock.backends.changes import Position, Segment, StoredChanges, TableChanges, TableVersion
 from penstock.errors import StateError
@@ -24,6 +25,9 @@ from penstock.schema import TableName
 MAGIC = b"PSEG1\n"
 TAIL = struct.Struct(">QI")
 FORMAT = 1
+# The forms of rows: segments are Arrow, the files of large transactions as they are asked for.
+ARROW, PARQUET = "arrow", "parquet"
+_PARQUET = b"PAR1"  # begins a file of Parquet
 
 
 # Of the agent that a writer belongs to: how often the target was set back, and which agent of it that is. One that
@@ -78,8 +82,11 @@ def _first_at(transactions: pa.Table) -> str | None:
     return transactions["at"][0].as_py().isoformat() if transactions.num_rows else None
 
 
-def encode_rows(rows: pa.Table) -> pa.Buffer:
+def encode_rows(rows: pa.Table, form: str = ARROW) -> pa.Buffer:
     out = pa.BufferOutputStream()
+    if form == PARQUET:
+        pq.write_table(rows, out, compression="zstd")
+        return out.getvalue()
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with pa.ipc.new_stream(out, rows.schema, options=options) as writer:
         writer.write_table(rows)
@@ -137,7 +144,8 @@ def _bodies(data: pa.Buffer, places: list[dict[str, Any]], name: str) -> Iterato
 def decode_rows(body: pa.Buffer, name: str, crc: int, count: int) -> pa.Table:
     if zlib.crc32(body) != crc:
         raise damaged(name, "a table in it is not what was written")
-    rows = pa.ipc.open_stream(body).read_all()
+    parquet = body.slice(0, len(_PARQUET)).to_pybytes() == _PARQUET
+    rows = pq.read_table(pa.BufferReader(body)) if parquet else pa.ipc.open_stream(body).read_all()
     if rows.num_rows != count:
         raise damaged(name, f"{count} rows were written, {rows.num_rows} are there")
     return rows
