@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pyarrow as pa
+
 from penstock.backends.base import RunContext
 from penstock.backends.change_source import CopyMoment, ReplicatedTable
 from penstock.backends.change_target import Logged, TableState
@@ -33,7 +35,18 @@ log = logs.Log("replicate")
 def kept_in_log(source: ReplicatedTable) -> Kept:
     """A table in a log: under its own name, every column as its source's text."""
     wire = Schema.of([column.as_text() for column in source.schema])
-    return Kept(source, Replica(source.name, (), source.key), wire)
+    # Between two moments a row may move out of a range that is not read yet into one that is. Of a change that brings
+    # only a part of it, whoever reads the log could not get the rest: such a table is copied at one moment.
+    return Kept(source, Replica(source.name, (), source.key, metadata=_sent_whole(source)), wire)
+
+
+def _sent_whole(source: ReplicatedTable) -> bool:
+    """Whether every change brings the whole row: with its old row, or because no value of it lies out of line."""
+    return source.version.identity == "full" or all(_is_short(column.type) for column in source.schema)
+
+
+def _is_short(type_: pa.DataType) -> bool:
+    return bool(pa.types.is_primitive(type_) or isinstance(type_, pa.UuidType)) and not pa.types.is_decimal(type_)
 
 
 class LogFlusher(Flushing):

@@ -74,6 +74,34 @@ TOASTED = (
 )
 
 
+MOVES = (
+    # Into the free places of the first pages; the values out of line are not sent.
+    ["update docs set n = 1 where id > 135"],
+    ["update docs set n = 1 where id between 111 and 135"],
+)
+
+
+@pytest.mark.parametrize("broken", ["by age", "by a lost link"])
+def test_a_copy_in_a_log_is_of_one_moment_where_rows_are_sent_in_part(make: Make, broken: str) -> None:
+    """Whoever reads the log has no source to read a row from that no range has."""
+    between = Between(*MOVES)
+    between.fails_after = 3 if broken == "by a lost link" else 0
+    age = "1ms" if broken == "by age" else "1h"
+    log = make("files", stage=between, parallel=1, snapshot_max_age=age)
+    between.stand = log
+    log.source.execute(*TOASTED)
+    log.start()
+    log.sync()
+    log.source.execute("update docs set n = n + 1")
+    log.sync()
+    assert not between.turns
+    reader = make("sqlite", of=log)
+    reader.start()
+    reader.sync(settled=True)
+    log.sync()
+    reader.assert_agrees("docs")
+
+
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("deletes", ["hard", "soft"])
 def test_rows_that_move_between_two_moments_are_read_again(make: Make, target: str, deletes: str) -> None:
