@@ -503,7 +503,9 @@ class Agent:
 
     def _watch_capture(self) -> None:
         circuit, ended = self._circuits.source, self._captured.ended
-        if ended is not None:
+        if self._source.log is not None:
+            circuit.succeeded()  # it has no capture that could say so
+        elif ended is not None:
             self._captured.stop()
             self._examine()
             if ended.kind is not Kind.TRANSIENT:

@@ -34,7 +34,7 @@ class CapturedSide:
         if self._process is not None:
             process, self._process = self._process, None
             process.stop()
-        self.streams = False
+        self.streams, self.waiting = False, ""
 
     @property
     def runs(self) -> bool:
