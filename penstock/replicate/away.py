@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable
 from contextlib import ExitStack
 from dataclasses import dataclass
+from typing import TypeVar
 
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import TableVersion
@@ -18,6 +19,8 @@ from penstock.replicate.desk import LOOK_SECONDS
 from penstock.schema import TableName
 
 log = logs.Log("replicate")
+
+Reached = TypeVar("Reached")
 
 LOOKED_BACK = 2_000  # segments, for what the log has told last of each table
 
@@ -43,17 +46,17 @@ class Away:
     say: Callable[[], None]
     stopping: threading.Event
 
-    def reach(self, stack: ExitStack, open_: Callable[[ExitStack], None]) -> bool:
-        """Until it is there, and what was opened of it is on the stack; False if the agent was stopped meanwhile."""
+    def reach(self, stack: ExitStack, open_: Callable[[ExitStack], Reached]) -> Reached | None:
+        """Until it is there, and what was opened of it is on the stack; None if the agent was stopped meanwhile."""
         circuit = self.circuits.target
         try:
             while True:
                 self._wait()
                 if self.stopping.is_set():
-                    return False
+                    return None
                 with ExitStack() as opened:
                     try:
-                        open_(opened)
+                        reached = open_(opened)
                     except PenstockError as error:
                         if error.kind is not Kind.TRANSIENT:
                             raise
@@ -61,7 +64,7 @@ class Away:
                         log.warning("the target is away", what=error.what, why=error.why, again_in=round(wait, 1))
                     else:
                         stack.enter_context(opened.pop_all())
-                        return True
+                        return reached
         finally:
             self.captured.stop()  # it is told anew where to go on, by the target too
 
