@@ -24,6 +24,7 @@ class Dialect(ABC):
     update: ClassVar[str] = "update"
     hashes: ClassVar[bool] = True  # has MD5, for `row_hash`
     merges: ClassVar[bool] = False  # has MERGE, which joins many rows faster than ON CONFLICT finds them one by one
+    joins_exists: ClassVar[bool] = True  # plans EXISTS as a join; otherwise all of it is read for every row
     truncates: ClassVar[bool] = True  # has TRUNCATE, for `truncate_with`
     declares_keys: ClassVar[bool] = True  # a table that is made with a key has it as a constraint
     row_id: ClassVar[str] = "rowid"  # a column that every table has, and that tells equal rows apart

@@ -243,10 +243,19 @@ class _Flush:
             for key in self.replica.keys
         )
         guard = f" and {self._target}.{quote(VERSION)} <= d.{quote(VERSION)}" if self.replica.metadata else ""
-        exists = f"where exists (select 1 from {self._deletes} as d where {same}{guard})"
+        where = self._matching(f"{self._deletes} as d", same + guard)
         if not self.replica.soft:
-            return Execute(f"delete from {self._target} {exists}", "deleted")
-        return Execute(f"update {self._target} set {quote(DELETED)} = true {exists}", "deleted")
+            return Execute(f"delete from {self._target} {where}", "deleted")
+        return Execute(f"update {self._target} set {quote(DELETED)} = true {where}", "deleted")
+
+    def _matching(self, rows: str, same: str) -> str:
+        """Which rows of the target are the same as one of these."""
+        if self.dialect.joins_exists:
+            return f"where exists (select 1 from {rows} where {same})"
+        names = self._quoted(self.replica.keys)
+        found = ", ".join(f"{self._target}.{self.dialect.quote(key)}" for key in self.replica.keys)
+        # The inner target is the nearer one of that name: each row of ours is looked up in it by its key.
+        return f"where ({names}) in (select {found} from {rows} cross join {self._target} where {same})"
 
     def upsert(self) -> list[Step]:
         if not self.replica.declared:
@@ -278,8 +287,7 @@ class _Flush:
 
     def _replace(self) -> Execute:
         """Without a key of the target's own: the old rows go, and all come anew."""
-        there = f"select 1 from {self._rows()} as f where {self._same('f')}"
-        return Execute(f"delete from {self._target} where exists ({there})")
+        return Execute(f"delete from {self._target} {self._matching(f'{self._rows()} as f', self._same('f'))}")
 
     def _absent(self) -> str:
         there = f"exists (select 1 from {self._target} where {self._same_key('f')})"

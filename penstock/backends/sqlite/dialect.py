@@ -32,6 +32,7 @@ class SQLiteDialect(Dialect):
     text_type = "text"
     bool_type = "bool"
     hashes = False
+    joins_exists = False
     truncates = False
 
     def quote(self, name: str) -> str:
