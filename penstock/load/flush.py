@@ -23,6 +23,7 @@ COMMITTED_AT = "_penstock_committed_at"
 DELETED = "_penstock_deleted"
 TIMES = "_penstock_times"  # of a row without a key that goes: how often
 GONE = "_penstock_gone"
+HASH = "_penstock_hash"
 MISSING = "_penstock_missing"  # one row: what rows have that are older than a new column
 UNSENT = "_penstock_unsent_"  # and the column's place: true where the target's own value stays
 
@@ -206,10 +207,13 @@ class _Flush:
         )
         columns = [(staged.column.name, staged.native.sql) for staged in self.replica.columns]
         alive = f" and not t.{quote(DELETED)}" if self.replica.soft else ""
+        # Two rows that do not differ have one hash: by it they are joined, where each would be compared with each.
+        alike = f" and {self._hash('t')} = g.{quote(HASH)}" if self.dialect.hashes else ""
         found = (
             f"select r from (select t.{own} as r, g.{TIMES} as times,"
             f" row_number() over (partition by g.{quote(GONE)} order by t.{own}) as place"
-            f" from {self._target} as t join {GONE} as g on not ({self.dialect.differs(columns, 't', 'g')}){alive}"
+            f" from {self._target} as t join {GONE} as g"
+            f" on not ({self.dialect.differs(columns, 't', 'g')}){alike}{alive}"
             f") as x where place <= times"
         )
         where = f"where {own} in ({found})"
@@ -218,15 +222,28 @@ class _Flush:
             if self.replica.soft
             else f"delete from {self._target} {where}"
         )
+        hashed = f", {self._hash('v')} as {quote(HASH)}" if self.dialect.hashes else ""
         return [
             Execute(
-                f"create temporary table {GONE} as\nselect {values}, d.{TIMES}, row_number() over () as {quote(GONE)}"
-                f" from {self._deletes} as d"
+                f"create temporary table {GONE} as\nselect v.*, row_number() over () as {quote(GONE)}{hashed}"
+                f" from (select {values}, d.{TIMES} from {self._deletes} as d) as v"
             ),
             # A row that is not there, or not as often, would be lost in silence.
             Execute(change, "deleted", touches=f"select coalesce(sum({TIMES}), 0) from {GONE}"),
             Execute(f"drop table {GONE}"),
         ]
+
+    def _hash(self, alias: str) -> str:
+        """Of a row, from the texts of its values in the target's own types."""
+        texts = [
+            self.dialect.cast(
+                self.dialect.cast(f"{alias}.{self.dialect.quote(staged.column.name)}", staged.native.sql),
+                self.dialect.text_type,
+            )
+            for staged in self.replica.columns
+        ]
+        parts = [f"coalesce(cast(length({text}) as {self.dialect.text_type}) || ':' || {text}, '-')" for text in texts]
+        return f"md5({' || '.join(parts)})"
 
     def empty(self) -> Execute:
         if not self.replica.soft:

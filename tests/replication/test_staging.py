@@ -86,3 +86,21 @@ def test_a_server_without_merge_is_refused_before_anything_is_touched(servers: S
     with pytest.raises(PlanRefused, match="'old' is too old"):
         apply.PostgresApplier(config, "shop")
     assert PostgresHarness(server.dsn).query("select 1 from pg_namespace where nspname = '_penstock'") == []
+
+
+@pytest.mark.parametrize("target", ["postgres", "duckdb"])
+def test_many_rows_without_a_key_that_go_are_joined(make: Callable[..., Stand], target: str) -> None:
+    """Rows as often as they are there, of every kind of value; compared each with each, they would take minutes."""
+    stand = make(target, apply_in_driver_rows=100_000)
+    stand.source.execute(
+        "create table heap (a int, b text, c numeric, d timestamptz, e jsonb, f float8)",
+        "alter table heap replica identity full",
+        "insert into heap select i % 30000, nullif('x' || i % 7, 'x3'), (i % 30000) / 8.0,"
+        " timestamptz '2020-01-01 00:00:00+00' + (i % 30000) * interval '1 s', null, -0.0"
+        " from generate_series(1, 60000) i",
+    )
+    stand.start()
+    stand.sync()
+    stand.source.execute("delete from heap where ctid in (select min(ctid) from heap group by a, b having min(a) > 10)")
+    stand.sync(40.0)
+    stand.assert_agrees("heap")
