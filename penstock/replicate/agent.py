@@ -308,6 +308,7 @@ class Agent:
         except PlanStale as stale:
             # What it has learnt from the target is known now: it goes on from there.
             log.info("a flush is planned anew", replication=self._replication.name, what=stale.what, why=stale.why)
+            self._at.learn()
             return True
         except PenstockError as error:
             if not error.passing:

@@ -82,6 +82,8 @@ def plan_tables(changes: Changes, kept: Mapping[TableName, Kept], evolver: Evolv
             found = [one for one in _every(changes) if one.version.table == table]
             made.append(TablePlan(evolver.evolve(kept[table], newest(found)), rounds_of(changes, table)))
         except PenstockError as error:
+            if error.passing:
+                raise  # of a link, not of the table
             raise TableFailed(table, error) from error
     return made
 
@@ -139,6 +141,8 @@ def table_flushes(
             try:
                 yield _table(evolved, prepare(plan, number), dialect)
             except PenstockError as error:
+                if error.passing:
+                    raise  # as above
                 raise TableFailed(plan.source, error) from error
 
 

@@ -14,7 +14,7 @@ from penstock.backends.base import Dialect, TableLoad
 from penstock.backends.change_source import ChangeSource, CopyMoment
 from penstock.backends.change_target import TableFailed, TableFlush, TableState
 from penstock.backends.changes import Position, Segment
-from penstock.errors import BeyondArrow, Kind, RowsLacking
+from penstock.errors import BeyondArrow, RowsLacking
 from penstock.load.flush import join_steps
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
@@ -210,8 +210,6 @@ class Flusher(Flushing):
         try:
             self._ledger.commit(table_flushes(plans, here, self._dialect), states=(exact,))
         except TableFailed as failed:
-            if failed.error.kind is Kind.TRANSIENT:
-                raise failed.error from failed
             # It has another form by now, perhaps: then nothing of it can be told by its keys.
             raise TableRewritten(failed.table, failed.error.what) from failed
         finally:

@@ -172,6 +172,11 @@ class Opened:
         self.kept[name] = self._plan(table, self.ledger.table(name))
         return self.kept[name]
 
+    def learn(self) -> None:
+        """The target has more than was known here, and of some tables another form: as a new start would find them."""
+        for name, kept in list(self.kept.items()):
+            self.kept[name] = self._planned(kept.source)
+
     def reload(self, replication: Replication) -> tuple[int, int]:
         """The tables that the options name now, and no others: how many came and went. Those that stay go on."""
         wanted = requests(self._side.project, replication, self._side.ends)

@@ -109,6 +109,23 @@ def test_under_work_lost_commits_are_neither_lost_nor_done_again(
     assert stand.replicated("bag") == ["(0)", "(1)"]
 
 
+def test_a_lost_commit_that_has_altered_a_table_is_not_made_again(
+    make: Callable[..., Stand], database: PostgresHarness, links: Links
+) -> None:
+    stand = make("postgres")
+    stand.target = Linked(database.dsn, links)
+    stand.source.execute("create table items (id int primary key, v text)", "insert into items values (1, 'a')")
+    stand.start()
+    stand.sync()
+    links.swallow_answer(lambda said: COMMIT in said)
+    stand.source.execute("alter table items add column w int default 7", "insert into items values (2, 'b', 8)")
+    await_true(links.swallowed.is_set)
+    stand.source.execute("update items set w = w + 1", "insert into items values (3, 'c', 9)")
+    stand.sync()
+    assert stand.state("items") | {"remedy": ""} == {"phase": "streaming", "reason": "", "remedy": ""}
+    stand.assert_agrees("items")
+
+
 def test_a_silent_server_is_given_up_and_a_busy_one_is_not(database: PostgresHarness, links: Links) -> None:
     session = open_session(config(database, links).conninfo(), "penstock:test")
     began = time.monotonic()
