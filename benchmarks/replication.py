@@ -31,6 +31,7 @@ from penstock.backends.change_source import LogNames, ReadsChanges, TableRequest
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.registry import backend
 from penstock.project.load import load
+from penstock.replicate.buffer import mark
 from penstock.replicate.capturing import CaptureProcess, Orders
 from penstock.schema import TableName
 from penstock.testing.postgres import EmbeddedPostgres
@@ -261,6 +262,7 @@ def capture(*, quick: bool) -> list[Section]:
         theirs = _received(stand, str(end))
         reached = threading.Event()
         chain = Chain(stand.folder / "segments")
+        mark(chain.folder, "bench")
         begun: list[float] = []
 
         def told(record: dict[str, object]) -> None:
