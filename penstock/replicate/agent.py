@@ -303,12 +303,13 @@ class Agent:
         try:
             if circuit.attempts:
                 self._at.ledger.make_sure()  # a flush that finds nothing to bring would not ask the target
+            if self._at.ledger.learnt:  # by this thread, or by that of the copies
+                self._at.learn()
             self._at.watch.settle()
             moved = self._at.flusher.step()
         except PlanStale as stale:
             # What it has learnt from the target is known now: it goes on from there.
             log.info("a flush is planned anew", replication=self._replication.name, what=stale.what, why=stale.why)
-            self._at.learn()
             return True
         except PenstockError as error:
             if not error.passing:

@@ -22,6 +22,7 @@ class Ledger:
         self._applier = applier
         self._turn = threading.Lock()
         self._unsure = False  # whether the target has the last transaction
+        self.learnt = False  # the target had more than was known here: what was planned without it is stale
         applied = applier.claim()
         self.epoch = applied.epoch
         self._position = applied.position
@@ -93,7 +94,7 @@ class Ledger:
         tables = {state.source: state for state in applied.tables}
         if applied.position == self._position and tables == self._tables:
             return
-        self._position, self._tables = applied.position, tables
+        self._position, self._tables, self.learnt = applied.position, tables, True
         raise PlanStale(
             "the last transaction is in the target",
             why="only the answer to its COMMIT was lost",

@@ -174,6 +174,7 @@ class Opened:
 
     def learn(self) -> None:
         """The target has more than was known here, and of some tables another form: as a new start would find them."""
+        self.ledger.learnt = False
         for name, kept in list(self.kept.items()):
             self.kept[name] = self._planned(kept.source)
 
