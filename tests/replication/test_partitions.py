@@ -55,7 +55,7 @@ def begun(stand: Stand) -> Stand:
 def recopied(stand: Stand) -> Callable[[], bool]:
     """Whether the root has been copied again since."""
     assert stand.agent is not None
-    ledger = stand.agent._ledger
+    ledger = stand.agent._at.ledger
     name = next(state.source for state in ledger.tables())
     before = ledger.table(name)
     assert before is not None
