@@ -133,6 +133,11 @@ class CopyMoment(ABC):
         del table
         return self
 
+    def covers(self, table: TableName) -> bool:
+        """Whether every change of the table from this moment on is sent: not of one that was published later."""
+        del table
+        return True
+
     def extent(self, table: TableName) -> tuple[Position, int]:
         """Where the log goes on behind a table's rows, and the last moment that one of them is of."""
         del table

@@ -115,6 +115,11 @@ class Copies:
             state = by_size.pop() if not self._open else by_size.pop(0)
             moment = self._current()
             kept = self._replan(state.source)
+            if not moment.covers(state.source):
+                if self._may_let_go:
+                    self._let_go()  # the next moment has it
+                    return
+                continue
             if state.copy and state.version is not None and differences(state.version, kept.source.version):
                 # What is staged has another form than what would be staged now.
                 self._copier.discard(kept, state)
@@ -145,10 +150,15 @@ class Copies:
         """An old snapshot keeps the source from cleaning up behind everybody: what is left is read at a new one."""
         if self._moment is None or time.monotonic() - self._taken < seconds(self._replication.snapshot_max_age):
             return
-        if any(copy.staged and not mixes(copy.kept) for copy in self._open.values()):
+        if not self._may_let_go:
             return  # it would begin anew each time, and never end
         # What is staged stays, and is found when its table is opened again: if that has its form still.
         self._let_go()
+
+    @property
+    def _may_let_go(self) -> bool:
+        """Whether what is staged can be gone on with at another moment."""
+        return not any(copy.staged and not mixes(copy.kept) for copy in self._open.values())
 
     def _let_go(self) -> None:
         for copy in self._open.values():

@@ -97,7 +97,8 @@ class Watch:
             kept="its rows stay as they are",
             remedy=found.remedy if found is not None else "",
         )
-        self._flusher.fail(state, error)
+        # What changes from now on is not sent: when it can be replicated again, its rows come anew.
+        self._flusher.fail(fresh_copy(state), error)
 
     def _differs(self, source: ChangeSource, state: TableState) -> None:
         try:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
 from collections.abc import Callable, Sequence
 
@@ -248,3 +249,32 @@ def test_a_table_that_changes_its_form_while_nobody_copies_it(
     stand.start()
     stand.sync(settled=True)
     stand.assert_agrees("docs", "others")
+
+
+def test_a_table_that_is_added_while_another_is_copied_is_copied_at_a_moment_of_its_own(
+    make: Make,
+) -> None:
+    begun, may_go_on = threading.Event(), threading.Event()
+
+    def stage(project: Project, pieces: Sequence[Work], run: RunContext) -> list[Receipt]:
+        begun.set()
+        assert may_go_on.wait(60)
+        return stage_here(project, pieces, run)
+
+    stand = make("sqlite", stage=stage, tables=["public.first"])
+    stand.source.execute(
+        "create table first (id int primary key, v int)",
+        "insert into first select i, 0 from generate_series(1, 100) i",
+        "create table second (id int primary key, v int)",
+        "insert into second select i, 0 from generate_series(1, 100) i",
+    )
+    stand.start()
+    assert begun.wait(60)
+    # Behind the moment of the copy, and before it is published: the log has nothing of it.
+    stand.source.execute("update second set v = 1")
+    stand.replication = stand.replication.model_copy(update={"tables": ("public.first", "public.second")})
+    assert stand.ask("reload") == "1 table added, 0 removed"
+    may_go_on.set()
+    stand.source.execute("update second set v = v + 1 where id < 50")
+    stand.sync()
+    stand.assert_agrees("first", "second")

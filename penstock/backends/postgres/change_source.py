@@ -80,6 +80,9 @@ class PostgresMoment(CopyMoment):
     def of(self, table: TableName) -> CopyMoment:
         return self._standby if self._standby is not None and self._published[table].key else self
 
+    def covers(self, table: TableName) -> bool:
+        return table in self._published
+
     def ranges(self, table: TableName) -> list[dict[str, Any]]:
         ask = self._snapshot.holder.catalog
         published = self._published[table]
@@ -248,26 +251,32 @@ class PostgresChangeSource(ChangeSource):
         if replication.slot_position(self._session, self._names.slot) is not None:
             # Of a start that died before the target knew of it: nothing has been read through it.
             self._session.query("select pg_catalog.pg_drop_replication_slot(%s)", (self._names.slot,))
-        return self._moment(self._names.slot, temporary=False)
+        return self._moment(self._names.slot, self._published, temporary=False)
 
     def moment(self) -> CopyMoment:
-        return self._moment(f"penstock_{uuid.uuid4().hex[:16]}", temporary=True)
+        # Before the snapshot: of a table that is published later, what changes in between would never be sent.
+        published = self._look(self._requested)
+        for statement in publications.statements(self._session, self._names, published, self._troubled):
+            self._session.execute(statement)
+        return self._moment(f"penstock_{uuid.uuid4().hex[:16]}", published, temporary=True)
 
-    def _moment(self, slot: str, *, temporary: bool) -> CopyMoment:
+    def _moment(self, slot: str, published: Sequence[PublishedTable], *, temporary: bool) -> CopyMoment:
+        before = {table.name for table in published}
         snapshot = SlotSnapshot(self._conninfo, self._application, slot, temporary=temporary)
         try:
             self._published = self._look(self._requested)
-            standby = self._standby_moment(snapshot) if self._copy_from is not None else None
+            covered = [table for table in self._published if table.name in before]
+            standby = self._standby_moment(snapshot, covered) if self._copy_from is not None else None
         except BaseException:
             snapshot.close()
             raise
-        return PostgresMoment(self._config, snapshot, snapshot.origin, self._published, standby)
+        return PostgresMoment(self._config, snapshot, snapshot.origin, covered, standby)
 
-    def _standby_moment(self, primary: SlotSnapshot) -> PostgresMoment:
+    def _standby_moment(self, primary: SlotSnapshot, covered: Sequence[PublishedTable]) -> PostgresMoment:
         assert self._copy_from is not None  # noqa: S101  asked by the caller
         system = primary.origin.partition("/")[0]
         snapshot = StandbySnapshot(self._copy_from.conninfo(), self._application, system, primary.point)
-        return PostgresMoment(self._copy_from, snapshot, primary.origin, self._published)
+        return PostgresMoment(self._copy_from, snapshot, primary.origin, covered)
 
     def obstacle(self, after: Position) -> Obstacle | None:
         link = ReplicationLink(self._conninfo, self._application)
