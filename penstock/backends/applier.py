@@ -21,7 +21,9 @@ from penstock.errors import Busy, PenstockError
 from penstock.observe.failpoints import failpoint
 from penstock.schema import TableName
 
-UPSERTS, DELETES, MISSING = "_penstock_upserts", "_penstock_deletes", "_penstock_missing"
+# The relations that a flush is staged under, the first two followed by its tag.
+UPSERTS, DELETES = "_penstock_upserts", "_penstock_deletes"
+MISSING = "_penstock_missing"  # one row: what rows have that are older than a new column
 ORIGIN = "_penstock_origin_"  # and a key column's place in the table: the key under which the target has the row
 
 

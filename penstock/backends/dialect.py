@@ -48,8 +48,12 @@ class Dialect(ABC):
         booleans, dates, timestamps); floats, for one, they do not.
         """
         texts = [f"cast({alias}.{self.quote(name)} as {self.text_type})" for name in columns]
+        return f"'{ROW_HASH_VERSION}:' || {self.digest(texts)}"
+
+    def digest(self, texts: Sequence[str]) -> str:
+        """The MD5 of texts, as `row_hash` puts them together."""
         parts = [f"coalesce(cast(length({text}) as {self.text_type}) || ':' || {text}, '-')" for text in texts]
-        return f"'{ROW_HASH_VERSION}:' || md5({' || '.join(parts)})"
+        return f"md5({' || '.join(parts)})"
 
     @abstractmethod
     def now(self) -> str:

@@ -133,7 +133,7 @@ def remove(ctx: typer.Context, name: NameArgument) -> None:
     """Take back the slot and the publications, and forget the position; the tables stay, and a log with copied rows."""
     from penstock.cli import output as out
     from penstock.replicate import buffer
-    from penstock.replicate.tables import buffer_folder, ends_of, requests
+    from penstock.replicate.tables import ends_of, requests
 
     invocation = context.of(ctx)
     project = invocation.project()
@@ -155,7 +155,7 @@ def remove(ctx: typer.Context, name: NameArgument) -> None:
         applier.remove()
         # Last: if we die here, what is left is a log that no position leads into, and the next remove takes it.
         if not replication.buffer.keep_copy:
-            buffer.remove(buffer_folder(project, replication))
+            buffer.remove(replication.buffer_folder(project.root))
     finally:
         applier.close()
         source.close()

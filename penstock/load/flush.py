@@ -9,13 +9,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from penstock.backends.applier import ORIGIN
+from penstock.backends.applier import DELETES, ORIGIN, UPSERTS
 from penstock.backends.base import Check, Dialect, Execute, StagedColumn, Step
 from penstock.schema import ColumnDef, TableName
 
-# The relations that a target stages a flush under, each followed by the flush's tag.
-UPSERTS = "_penstock_upserts"
-DELETES = "_penstock_deletes"
 FILLED = "_penstock_filled"
 
 VERSION = "_penstock_version"  # of the row: where the transaction that made it committed
@@ -24,7 +21,6 @@ DELETED = "_penstock_deleted"
 TIMES = "_penstock_times"  # of a row without a key that goes: how often
 GONE = "_penstock_gone"
 HASH = "_penstock_hash"
-MISSING = "_penstock_missing"  # one row: what rows have that are older than a new column
 UNSENT = "_penstock_unsent_"  # and the column's place: true where the target's own value stays
 
 
@@ -235,15 +231,9 @@ class _Flush:
 
     def _hash(self, alias: str) -> str:
         """Of a row, from the texts of its values in the target's own types."""
-        texts = [
-            self.dialect.cast(
-                self.dialect.cast(f"{alias}.{self.dialect.quote(staged.column.name)}", staged.native.sql),
-                self.dialect.text_type,
-            )
-            for staged in self.replica.columns
-        ]
-        parts = [f"coalesce(cast(length({text}) as {self.dialect.text_type}) || ':' || {text}, '-')" for text in texts]
-        return f"md5({' || '.join(parts)})"
+        cast, quote = self.dialect.cast, self.dialect.quote
+        values = [cast(f"{alias}.{quote(staged.column.name)}", staged.native.sql) for staged in self.replica.columns]
+        return self.dialect.digest([cast(value, self.dialect.text_type) for value in values])
 
     def empty(self) -> Execute:
         if not self.replica.soft:

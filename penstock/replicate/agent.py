@@ -321,22 +321,10 @@ class Agent:
         return moved
 
     def _watch_capture(self) -> None:
-        circuit, ended = self._circuits.source, self._captured.ended
         if self._at.source.log is not None:
-            circuit.succeeded()  # it has no capture that could say so
-        elif ended is not None:
-            self._captured.stop()
-            self._examine()
-            if ended.kind is not Kind.TRANSIENT:
-                raise ended
-            wait = circuit.failed(ended)
-            name = self._replication.name
-            log.warning("the capture has ended", replication=name, what=ended.what, again_in=round(wait, 1))
-        elif self._captured.streams:
-            circuit.succeeded()
-        elif not self._captured.runs and circuit.due:
-            with suppress(PenstockError):
-                self._start_capture()
+            self._circuits.source.succeeded()  # it has no capture that could say so
+        else:
+            self._captured.tend(self._circuits.source, self._start_capture, self._examine)
 
     def _examine(self) -> None:
         """Whether there is a log to go on with; a server that does not answer is asked again later."""

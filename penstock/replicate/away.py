@@ -70,26 +70,11 @@ class Away:
 
     def _wait(self) -> None:
         while not self.circuits.target.due and not self.stopping.is_set():
-            self._capture()
+            self.captured.tend(self.circuits.source, self._begin_capture)
             self.say()
             self.stopping.wait(LOOK_SECONDS)
 
-    def _capture(self) -> None:
-        circuit, ended = self.circuits.source, self.captured.ended
-        if ended is not None:
-            self.captured.stop()
-            if ended.kind is not Kind.TRANSIENT:
-                raise ended
-            circuit.failed(ended)
-        elif self.captured.streams:
-            circuit.succeeded()
-        elif not self.captured.runs and circuit.due:
-            try:
-                orders = self.orders()
-            except PenstockError as error:
-                if error.kind is not Kind.TRANSIENT:
-                    raise
-                circuit.failed(error)
-                return
-            if orders is not None:
-                self.captured.start(orders, orders.start)
+    def _begin_capture(self) -> None:
+        orders = self.orders()
+        if orders is not None:
+            self.captured.start(orders, orders.start)

@@ -6,8 +6,12 @@ from collections.abc import Callable
 from typing import Any
 
 from penstock.backends.changes import Position
-from penstock.errors import PenstockError
+from penstock.errors import Kind, PenstockError
+from penstock.observe import logs
 from penstock.replicate.capturing import CaptureProcess, Orders
+from penstock.replicate.circuit import Circuit
+
+log = logs.Log("replicate")
 
 
 class CapturedSide:
@@ -44,6 +48,26 @@ class CapturedSide:
     def ended(self) -> PenstockError | None:
         """Why the capture runs no more; None while it does, and where there is none."""
         return self._process.ended if self._process is not None else None
+
+    def tend(self, circuit: Circuit, begin: Callable[[], None], look: Callable[[], None] = lambda: None) -> None:
+        """Keep it going: one that has ended is begun again when its circuit lets it. `look` asks why it has ended."""
+        ended = self.ended
+        if ended is not None:
+            self.stop()
+            look()
+            if ended.kind is not Kind.TRANSIENT:
+                raise ended
+            wait = circuit.failed(ended)
+            log.warning("the capture has ended", what=ended.what, why=ended.why, again_in=round(wait, 1))
+        elif self.streams:
+            circuit.succeeded()
+        elif not self.runs and circuit.due:
+            try:
+                begin()
+            except PenstockError as error:
+                if error.kind is not Kind.TRANSIENT:
+                    raise
+                circuit.failed(error)
 
     def _heard(self, record: dict[str, Any]) -> None:
         if "segment" in record:

@@ -14,7 +14,7 @@ from typing import Any
 from penstock.errors import PenstockError
 from penstock.replicate.flushing import backoff
 
-# After a failure of the target or of the capture that another try may mend.
+# After a failure of an end that another try may mend.
 AGAIN_SECONDS = (0.5, 60.0)
 
 

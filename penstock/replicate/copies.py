@@ -12,6 +12,7 @@ from penstock.backends.change_target import TableState
 from penstock.errors import BeyondArrow, PenstockError, SourceMoved
 from penstock.observe import logs
 from penstock.project.replications import Replication, seconds
+from penstock.replicate.circuit import AGAIN_SECONDS
 from penstock.replicate.copy import TABLES_AT_ONCE, Copier, TableCopy, mixes, next_wave
 from penstock.replicate.flushing import Flushing, backoff, fresh_copy
 from penstock.replicate.ledger import Ledger
@@ -21,8 +22,6 @@ from penstock.schema import TableName
 
 log = logs.Log("replicate")
 
-# After a failure that another try may mend: the source or the target is away.
-AGAIN_SECONDS = (0.5, 60.0)
 LOOK_SECONDS = 0.2  # between two looks for a table that is to be copied
 
 

@@ -11,11 +11,12 @@ from dataclasses import dataclass, replace
 
 import pyarrow as pa
 
+from penstock.backends.applier import MISSING
 from penstock.backends.base import Dialect, Execute, StagedColumn, Step, Target
 from penstock.backends.change_source import ChangeSource
 from penstock.backends.changes import VALUE, TableVersion
 from penstock.errors import PlanRefused
-from penstock.load.flush import MISSING, metadata, own_columns
+from penstock.load.flush import metadata, own_columns
 from penstock.replicate.tables import Kept
 from penstock.replicate.versions import Differences, differences
 from penstock.schema import AddColumn, ColumnDef, Schema, TableName, WidenColumn

@@ -31,7 +31,7 @@ from penstock.replicate.folding import FoldPiece, SparkFolder
 from penstock.replicate.health import Obstructed, dropped_copies, lost_buffer, obstacle, recopies
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.logged import LogCopier, LogFlusher, kept_in_log
-from penstock.replicate.tables import Ends, Kept, buffer_folder, log_names, requests
+from penstock.replicate.tables import Ends, Kept, log_names, requests
 from penstock.replicate.watch import Watch
 from penstock.schema import TableName
 
@@ -52,7 +52,7 @@ class SourceSide:
     @property
     def folder(self) -> Path:
         """Of the buffer."""
-        return buffer_folder(self.project, self.replication)
+        return self.replication.buffer_folder(self.project.root)
 
     def orders(self, chain: Chain, start: Position, known: Sequence[TableVersion]) -> Orders:
         """Of a capture into this log."""

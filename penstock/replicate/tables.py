@@ -97,11 +97,7 @@ def source_of(project: Project, replication: Replication) -> ConnectionConfig:
     target = project.connection(other.target)
     maker = backend(target.type)
     log = maker.log_of(target, other.name) if isinstance(maker, AppliesChanges) else None
-    return ChangelogConfig(name=replication.source, path=str(log or buffer_folder(project, other)))
-
-
-def buffer_folder(project: Project, replication: Replication) -> Path:
-    return replication.buffer_folder(project.root)
+    return ChangelogConfig(name=replication.source, path=str(log or other.buffer_folder(project.root)))
 
 
 def requests(project: Project, replication: Replication, ends: Ends) -> list[TableRequest]:

@@ -17,20 +17,14 @@ from tests.conformance.harness import Harness, PostgresHarness
 from tests.faults.test_all_or_nothing import REPO
 from tests.replication.conftest import drop_slot, make, servers
 from tests.replication.desk import NAME, Desk
-from tests.replication.stand import Stand
+from tests.replication.stand import BAG, ITEMS, Stand
 from tests.waiting import await_true
 
 __all__ = ["harness", "make", "servers"]
 
 pytestmark = [pytest.mark.postgres, pytest.mark.faults]
 
-TABLES = (
-    "create table items (id bigint primary key, name text)",
-    "insert into items select i, 'item ' || i from generate_series(1, 500) i",
-    "create table bag (v text)",
-    "alter table bag replica identity full",
-    "insert into bag select 'old' from generate_series(1, 30)",
-)
+TABLES = (*ITEMS, *BAG, "insert into bag select 'old' from generate_series(1, 30)")
 CHANGES = (
     "update items set name = upper(name) where id % 2 = 0",
     "insert into bag select 'new' from generate_series(1, 20)",

@@ -27,6 +27,12 @@ from penstock.state.base import Store
 from tests.conformance.harness import Flow, Harness, PostgresHarness
 from tests.waiting import await_true
 
+# Tables that most tests have: one with a key, and one in which a change that is applied twice is there twice.
+ITEMS = (
+    "create table items (id bigint primary key, name text)",
+    "insert into items select i, 'item ' || i from generate_series(1, 500) i",
+)
+BAG = ("create table bag (v text)", "alter table bag replica identity full")
 MAY_DIE = 2  # of one failpoint: the agent, and then its capture
 
 
@@ -63,10 +69,10 @@ class LogHarness(Harness):
         return {"type": "files", "path": str(self.path)}
 
     def execute(self, *statements: str) -> None:
-        raise NotImplementedError
+        raise AssertionError("a log runs no statements")
 
     def query(self, sql: str) -> list[tuple[Any, ...]]:
-        raise NotImplementedError
+        raise AssertionError("a log is read through another replication alone")
 
     def leftovers(self) -> list[str]:
         """Files that no segment names."""

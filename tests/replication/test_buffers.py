@@ -20,15 +20,11 @@ from penstock.replicate.patience import AWAY, FULL, SLOW, UNWRITABLE
 from penstock.replicate.resync import mark_for_copy
 from penstock.state import open_store
 from tests.conformance.harness import PostgresHarness
-from tests.replication.stand import Stand
+from tests.replication.stand import ITEMS, Stand
 from tests.waiting import await_true
 
 pytestmark = pytest.mark.postgres
 
-ITEMS = (
-    "create table items (id bigint primary key, name text)",
-    "insert into items select i, 'item ' || i from generate_series(1, 500) i",
-)
 Make = Callable[..., Stand]
 
 

@@ -144,7 +144,11 @@ def test_a_worker_that_reads_slowly_or_asks_for_much_is_not_cut_off(database: Po
         # More than the sockets hold: the server waits for us meanwhile, and that is no silence of its own.
         cursor.execute("select repeat('x', 1000) from generate_series(1, 50000)")
         first = cursor.fetchone()
-        time.sleep(2.5)
+        waits = (
+            "select 1 from pg_stat_activity where application_name = 'penstock:test' and wait_event = 'ClientWrite'"
+            " and clock_timestamp() - query_start > interval '2.5 s'"
+        )
+        await_true(lambda: database.query(waits))
         assert first == ("x" * 1000,)
         assert len(cursor.fetchall()) == 49_999
 

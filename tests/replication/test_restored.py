@@ -9,18 +9,12 @@ from pathlib import Path
 import pytest
 
 from penstock.replicate.health import Obstructed
-from tests.replication.stand import Stand
+from tests.replication.stand import BAG, ITEMS, Stand
 from tests.waiting import await_true
 
 pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
-TABLES = (
-    "create table items (id bigint primary key, name text)",
-    "insert into items select i, 'item ' || i from generate_series(1, 500) i",
-    "create table bag (v text)",
-    "alter table bag replica identity full",
-    "insert into bag select 'old' from generate_series(1, 30)",
-)
+TABLES = (*ITEMS, *BAG, "insert into bag select 'old' from generate_series(1, 30)")
 Make = Callable[..., Stand]
 
 

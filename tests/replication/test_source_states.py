@@ -13,15 +13,11 @@ from penstock.testing.postgres import EmbeddedPostgres
 from tests.conformance.harness import PostgresHarness
 from tests.replication.conftest import drop_slot
 from tests.replication.servers import Servers, promote, replayed
-from tests.replication.stand import Stand
+from tests.replication.stand import ITEMS, Stand
 from tests.waiting import await_true
 
 pytestmark = [pytest.mark.postgres, pytest.mark.sampled, pytest.mark.timeout(240)]
 
-ITEMS = (
-    "create table items (id bigint primary key, name text)",
-    "insert into items select i, 'item ' || i from generate_series(1, 500) i",
-)
 Make = Callable[..., Stand]
 
 

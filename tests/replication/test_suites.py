@@ -104,7 +104,7 @@ class _Runner:
             self._reached = self._stand.root / f"reached-{uuid.uuid4().hex}"
             self._stand.start(f"{text}=once:{self._reached}:kill")
         else:
-            raise NotImplementedError(word)
+            raise AssertionError(f"{word} is no step of a case")
 
     def _assert_failed(self, table: str, why: str) -> None:
         state = self._stand.state(table)

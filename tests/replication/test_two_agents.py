@@ -11,17 +11,12 @@ import psutil
 import pytest
 
 from tests.replication.conftest import TARGETS
-from tests.replication.stand import Stand
+from tests.replication.stand import BAG, ITEMS, Stand
 from tests.waiting import await_true
 
 pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
 
-TABLES = (
-    "create table items (id bigint primary key, name text)",
-    "insert into items select i, 'item ' || i from generate_series(1, 500) i",
-    "create table bag (v text)",  # a change that is applied twice is there twice
-    "alter table bag replica identity full",
-)
+TABLES = (*ITEMS, *BAG)
 Make = Callable[..., Stand]
 
 

@@ -14,6 +14,7 @@ import psycopg
 
 from penstock.backends.postgres.config import Conninfo
 from penstock.errors import (
+    NOT_COMMITTED,
     ConnectionFailed,
     DataError,
     Kind,
@@ -211,7 +212,16 @@ def refused(
             remedy="grant the privilege to the connection's user",
         )
     if state == "25006":
-        return (NotNow if side is TargetError else side)(
+        if side is TargetError:
+            return NotNow(
+                "the target is read only",
+                why=_primary(error, conninfo),
+                kept=NOT_COMMITTED,
+                place=place,
+                remedy="lead the connection to the server that takes changes (target_session_attrs = read-write), or"
+                " take back default_transaction_read_only",
+            )
+        return side(
             "the statement would write, and source sessions are read only",
             why=_primary(error, conninfo),
             place=place,
