@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 import pyarrow as pa
@@ -31,6 +31,11 @@ class Changes:
     def of(segments: Sequence[Segment], after: Position) -> Changes:
         whole = joined([Batch(one.transactions, one.tables, one.stored) for one in segments])
         return Changes(segments[-1].until, behind(whole, after.commit))
+
+    def of_tables(self, names: Container[TableName]) -> list[TableChanges | StoredChanges]:
+        """What there is of these tables, by their versions."""
+        every: list[TableChanges | StoredChanges] = [*self.batch.tables, *self.batch.stored]
+        return [one for one in every if one.version.table in names]
 
     def until_commit(self, last: Position) -> Changes:
         """Only the transactions up to a position."""
@@ -75,11 +80,11 @@ class TablePlan:
 
 def plan_tables(changes: Changes, kept: Mapping[TableName, Kept], evolver: Evolver) -> list[TablePlan]:
     """What there is of each of these tables, and the form that it has after it."""
-    tables = dict.fromkeys(one.version.table for one in _every(changes) if one.version.table in kept)
+    tables = dict.fromkeys(one.version.table for one in changes.of_tables(kept))
     made = []
     for table in tables:
         try:
-            found = [one for one in _every(changes) if one.version.table == table]
+            found = changes.of_tables((table,))
             made.append(TablePlan(evolver.evolve(kept[table], newest(found)), rounds_of(changes, table)))
         except PenstockError as error:
             if error.passing:
@@ -88,12 +93,8 @@ def plan_tables(changes: Changes, kept: Mapping[TableName, Kept], evolver: Evolv
     return made
 
 
-def _every(changes: Changes) -> list[TableChanges | StoredChanges]:
-    return [*changes.batch.tables, *changes.batch.stored]
-
-
 def rounds_of(changes: Changes, table: TableName) -> tuple[tuple[TableChanges | StoredChanges, ...], ...]:
-    return tuple(_rounds([one for one in _every(changes) if one.version.table == table]))
+    return tuple(_rounds(changes.of_tables((table,))))
 
 
 def _rounds(found: Sequence[TableChanges | StoredChanges]) -> Iterator[tuple[TableChanges | StoredChanges, ...]]:

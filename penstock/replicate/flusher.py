@@ -13,17 +13,18 @@ from dataclasses import replace
 from penstock.backends.base import Dialect, TableLoad
 from penstock.backends.change_source import ChangeSource, CopyMoment
 from penstock.backends.change_target import TableFailed, TableFlush, TableState
-from penstock.backends.changes import Position, Segment
+from penstock.backends.changes import Position
 from penstock.errors import BeyondArrow, RowsLacking
 from penstock.load.flush import join_steps
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
 from penstock.project.replications import Replication
+from penstock.replicate.ahead import Ahead, Made
 from penstock.replicate.apply import Changes, TablePlan, plan_tables, table_flushes
 from penstock.replicate.buffer import Buffer
 from penstock.replicate.evolve import Evolver, TableRewritten
 from penstock.replicate.flushing import Flushing, due, fresh_copy
-from penstock.replicate.folding import SparkFolder, prepare_here
+from penstock.replicate.folding import Prepare, SparkFolder, prepare_here
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.reread import Moments
 from penstock.replicate.tables import Kept
@@ -51,8 +52,10 @@ class Flusher(Flushing):
         self._evolver = evolver
         self._folder = folder
         self._moments = Moments(source)
+        self._ahead = Ahead()
 
     def close(self) -> None:
+        self._ahead.close()
         self._moments.close()
 
     def step(self) -> bool:
@@ -82,14 +85,14 @@ class Flusher(Flushing):
         if not streaming and not self._awaited():
             return False
         position = self._ledger.position
-        segments = self._segments(position)
-        if not segments:
-            return False
-        changes = Changes.of(segments, position)
         try:
-            plans = plan_tables(changes, streaming, self._evolver)
-            with self._flushes(changes, plans, segments, position) as flushes:
-                self._ledger.commit(flushes, after=changes.until, states=self._evolved(plans, streaming))
+            made = self._ahead.taken(position, streaming) or self._made(position, streaming)
+            if made is None:
+                return False
+            until = made.changes.until
+            self._ahead.begin(lambda: self._folded(until, streaming))
+            with self._flushes(made) as flushes:
+                self._ledger.commit(flushes, after=until, states=self._evolved(made.plans, streaming))
         except TableFailed as failed:
             # The others go on without it, from the same position: nothing of this flush was committed.
             self._isolate(failed)
@@ -97,22 +100,57 @@ class Flusher(Flushing):
         except TableRewritten as rewritten:
             self._copy_again(rewritten)
             return True
-        self._note(plans)
+        self._note(made.plans)
         return True
 
+    def _made(self, after: Position, kept: Mapping[TableName, Kept]) -> Made | None:
+        """What the buffer has behind a position; None if it has nothing."""
+        segments = self._segments(after)
+        if not segments:
+            return None
+        changes = Changes.of(segments, after)
+        return Made(after, kept, segments, changes, plan_tables(changes, kept, self._evolver))
+
+    def _folded(self, after: Position, kept: Mapping[TableName, Kept]) -> Made | None:
+        """As `_made`, and folded; None of a flush that Spark folds, or whose forms or keys a server is asked about.
+
+        In a thread of its own: the sessions are the others'.
+        """
+        segments = self._segments(after)
+        if not segments:
+            return None
+        changes = Changes.of(segments, after)
+        if any(one.version != kept[one.version.table].source.version for one in changes.of_tables(kept)):
+            return None
+        plans = plan_tables(changes, kept, self._evolver)
+        if changes.batch.stored or self._is_large(plans) or not all(self._folder.can(plan) for plan in plans):
+            return None
+        here = self._here(changes)
+        rounds = [(plan, number) for plan in plans for number in range(len(plan.rounds))]
+        prepared = {(plan.source, number): here(plan, number) for plan, number in rounds}
+        return Made(after, kept, segments, changes, plans, prepared)
+
+    def _here(self, changes: Changes) -> Prepare:
+        return prepare_here(changes.batch.transactions, self._buffer.chain.piece, self._source)
+
+    def _is_large(self, plans: Sequence[TablePlan]) -> bool:
+        return sum(plan.rows for plan in plans) > self._replication.apply_in_driver_rows
+
     @contextmanager
-    def _flushes(
-        self, changes: Changes, plans: Sequence[TablePlan], segments: Sequence[Segment], after: Position
-    ) -> Iterator[Iterator[TableFlush]]:
+    def _flushes(self, made: Made) -> Iterator[Iterator[TableFlush]]:
         """Folded here, where they are few; else by a Spark job, before the target's transaction begins."""
-        chain = self._buffer.chain
-        here = prepare_here(changes.batch.transactions, chain.piece, self._source)
+        plans, folded = made.plans, made.prepared
+        if folded is not None:
+            yield table_flushes(plans, lambda plan, number: folded[plan.source, number], self._dialect)
+            return
+        here = self._here(made.changes)
         large = [plan for plan in plans if self._folder.can(plan)]
-        if sum(plan.rows for plan in large) <= self._replication.apply_in_driver_rows:
+        if not self._is_large(large):
             yield table_flushes(plans, here, self._dialect)
             return
-        numbers = [segment.number for segment in segments]
-        by_tasks, remove = self._folder.prepare(large, chain.folder, numbers, after, changes.until)
+        numbers = [segment.number for segment in made.segments]
+        folder, until = self._buffer.chain.folder, made.changes.until
+        by_tasks, remove = self._folder.prepare(large, folder, numbers, made.after, until)
         names = {plan.source for plan in large}
         try:
             yield table_flushes(
@@ -181,13 +219,14 @@ class Flusher(Flushing):
         changes = Changes.of(segments, state.position).until_commit(position)
         into = {state.source: kept.into(state.hidden) if state.hidden else kept}
         plans = plan_tables(changes, into, self._evolver)
+        made = Made(state.position, into, segments, changes, plans)
         [following] = self._evolved(plans, into) or [state]
         following = replace(following, position=changes.until)
         if moment is not None:
             self._commit_whole(following, changes, plans, moment)
             return True
         try:
-            with self._flushes(changes, plans, segments, state.position) as flushes:
+            with self._flushes(made) as flushes:
                 self._ledger.commit(flushes, states=(following,))
         except TableFailed as failed:
             if not isinstance(failed.error, RowsLacking) or not state.hidden or self._source.log is not None:

@@ -1,0 +1,56 @@
+"""The next flush, folded while the target works on this one: else one core waits for the other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+
+from penstock.backends.change_target import TableFailed
+from penstock.backends.changes import Position, Segment
+from penstock.errors import PenstockError
+from penstock.replicate.apply import Changes, Prepared, TablePlan
+from penstock.replicate.evolve import TableRewritten
+from penstock.replicate.tables import Kept
+from penstock.schema import TableName
+
+
+@dataclass(frozen=True, slots=True)
+class Made:
+    """What a flush brings behind a position, for tables of these forms."""
+
+    after: Position
+    kept: Mapping[TableName, Kept]
+    segments: Sequence[Segment]
+    changes: Changes
+    plans: Sequence[TablePlan]
+    prepared: Mapping[tuple[TableName, int], Prepared] | None = None  # by table and round; None: not folded yet
+
+
+class Ahead:
+    """One flush ahead, and no more: it is held in memory beside the one that is under way."""
+
+    def __init__(self) -> None:
+        self._thread = ThreadPoolExecutor(1, "penstock-ahead")
+        self._next: Future[Made | None] | None = None
+
+    def begin(self, make: Callable[[], Made | None]) -> None:
+        self._next = self._thread.submit(_tried, make)
+
+    def taken(self, after: Position, kept: Mapping[TableName, Kept]) -> Made | None:
+        """The flush behind this position, if it was made for just these tables: much may have happened since."""
+        if self._next is None:
+            return None
+        made = self._next.result()
+        self._next = None
+        return made if made is not None and made.after == after and made.kept == kept else None
+
+    def close(self) -> None:
+        self._thread.shutdown()
+
+
+def _tried(make: Callable[[], Made | None]) -> Made | None:
+    try:
+        return make()
+    except (PenstockError, TableFailed, TableRewritten):
+        return None  # whoever makes the flush in its turn comes to the same, and knows what to do about it
