@@ -17,6 +17,7 @@ import psutil
 
 SAMPLE_SECONDS = 0.1
 MIB = 1024 * 1024
+KINDS = ("driver", "JVM", "workers")
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +29,7 @@ class Sample:
     server_cpu: float
     peak_mib: float
     phases: dict[str, float] = field(default_factory=dict)
+    peak_of: dict[str, float] = field(default_factory=dict)  # MiB of each kind of process at the peak
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,14 +76,16 @@ class Tree:
             total += times.user + times.system + times.children_user + times.children_system
         return total
 
-    def pss_mib(self) -> float:
-        total = 0
+    def pss_mib(self) -> dict[str, float]:
+        """Of the process itself, of Java, and of all others."""
+        found = dict.fromkeys(KINDS, 0.0)
         for process in self._living():
             try:
-                total += process.memory_full_info().pss
+                kind = "driver" if process == self._root else "JVM" if process.name() == "java" else "workers"
+                found[kind] += process.memory_full_info().pss / MIB
             except psutil.Error:
                 continue
-        return total / MIB
+        return found
 
     def _living(self) -> list[psutil.Process]:
         try:
@@ -96,7 +100,8 @@ class Meter:
     def __init__(self, side: int, server: int) -> None:
         self._side = Tree(side)
         self._server = Tree(server)
-        self._peak = self._cpu_seen = 0.0
+        self._peak = dict.fromkeys(KINDS, 0.0)
+        self._cpu_seen = 0.0
         self._done = threading.Event()
         self._thread = threading.Thread(target=self._watch, daemon=True)
         self.cpu = self.server_cpu = self.seconds = 0.0
@@ -117,11 +122,11 @@ class Meter:
 
     def sample(self, seconds: float | None = None, phases: dict[str, float] | None = None) -> Sample:
         cpu, server = max(self.cpu, 0.0), max(self.server_cpu, 0.0)
-        return Sample(seconds or self.seconds, cpu, server, self._peak, phases or {})
+        return Sample(seconds or self.seconds, cpu, server, sum(self._peak.values()), phases or {}, self._peak)
 
     def _watch(self) -> None:
         while True:
-            self._peak = max(self._peak, self._side.pss_mib())
+            self._peak = max(self._peak, self._side.pss_mib(), key=lambda found: sum(found.values()))
             self._cpu_seen = max(self._cpu_seen, self._side.cpu())
             if self._done.wait(SAMPLE_SECONDS):
                 return

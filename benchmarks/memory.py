@@ -136,7 +136,8 @@ def _run(stand: Stand, side: Side, pipeline: str, target: End, rows: int) -> Sam
         return str(error)
     if not target.holds(stand.figures(f"public.orders_{rows}"), rows):
         return "the target does not hold every row as it was"
-    say(f"  {pipeline}: {sample.peak_mib:.0f} MiB, {sample.seconds:.1f} s")
+    parts = ", ".join(f"{kind} {mib:.0f}" for kind, mib in sample.peak_of.items())
+    say(f"  {pipeline}: {sample.peak_mib:.0f} MiB ({parts}), {sample.seconds:.1f} s")
     return sample
 
 

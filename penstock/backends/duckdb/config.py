@@ -13,7 +13,7 @@ from penstock.backends.database_file import DatabaseFile
 # DuckDB takes what it may: with a generous limit the memory of a run would grow with its rows, and
 # DuckDB's own default is 80 % of the machine, which the JVM beside it would have to pay for. Only
 # what cannot spill, such as the index of a large key, needs more.
-FIRST_MEMORY_LIMIT = 256 * 2**20
+FIRST_MEMORY_LIMIT = 192 * 2**20
 GROWTH = 4  # of the limit, when DuckDB says that it is not enough
 SHARE_OF_MACHINE = 0.5
 WORKER_THREADS = 1  # there are as many workers as tasks
@@ -34,7 +34,7 @@ class DuckDBConfig(DatabaseFile):
     default_schema: str = Field(default="main", alias="schema", description="Where target tables without a schema go.")
     memory_limit: str | None = Field(
         default=None,
-        description="Of each session, which spills beyond it; by default 256 MB, and more for a load"
+        description="Of each session, which spills beyond it; by default 192 MB, and more for a load"
         " that cannot do with it, up to half of the machine.",
     )
     temp_directory: str | None = Field(default=None, description="Where it spills to; `<path>.tmp` by default.")

@@ -70,7 +70,7 @@ class FileHeld(PenstockError):
     """The file is open elsewhere; waited for, then reported as `LinkLost`."""
 
 
-LEAST_MEMORY = "32MB"  # to which a reader goes back now and then
+LEAST_MEMORY = "4MB"  # to which a reader goes back now and then
 
 
 # ---------------------------------------------------------------- one writer per file and process

@@ -41,7 +41,7 @@ VALUE_BYTES = 16
 # DuckDB's own vector, the least it gives. Pieces are joined, or cut where rows are wide, to `batch_bytes`.
 PIECE_ROWS = 2_048
 # So many bytes of rows later, a task lets go of what DuckDB has kept of the file. More often would take time.
-LET_GO_BYTES = 64 * 1024 * 1024
+LET_GO_BYTES = 24 * 1024 * 1024
 # Bounds of `partition_on` are quantiles of a sample of this size: even enough, and bounded.
 SAMPLE_ROWS = 20_000
 
