@@ -1,7 +1,8 @@
 """Which cases of the large matrices a quick run takes: a seeded sample that leaves nothing out.
 
 Of a module marked `sampled`, the sample has every test function and every value of every parameter
-(each failpoint, target, version, pair) at least once; `--full` takes every combination.
+(each failpoint, target, version, pair) at least once; `--full` takes every combination. The values of a
+parameter that is `shared` are the module's: it is enough that one of its functions has them.
 """
 
 from __future__ import annotations
@@ -53,6 +54,8 @@ def _parts(item: pytest.Item) -> set[tuple[str, str, str]]:
         for mark in item.iter_markers("parametrize")
         for name in (mark.args[0].split(",") if isinstance(mark.args[0], str) else mark.args[0])
     }
+    mark = item.get_closest_marker(MARK)
+    own -= set(mark.kwargs.get("shared", ())) if mark is not None else set()
     # A fixture's value, such as a pair of backends, is the same whoever asks for it.
     return parts | {
         (function if name in own else "", name, _shown(value, callspec.indices[name]))

@@ -16,7 +16,7 @@ from tests.replication.stand import Stand
 
 __all__ = ["harness", "make", "servers"]
 
-pytestmark = [pytest.mark.postgres, pytest.mark.sampled]
+pytestmark = [pytest.mark.postgres, pytest.mark.sampled(shared=("failpoint",))]
 
 # Of the way into every target; what each means is told where it stands (penstock/observe/failpoints.py).
 FAILPOINTS = (

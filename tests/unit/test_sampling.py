@@ -54,3 +54,21 @@ def test_a_seed_gives_the_same_sample_again_and_another_one_another(matrix: pyte
 
 def test_the_full_run_has_every_combination(matrix: pytest.Pytester) -> None:
     assert len(ran(matrix, "--full")) == 2 * 3 * 3 + 3 + 1
+
+
+SHARED = """
+import pytest
+pytestmark = pytest.mark.sampled(shared=("place",))
+
+@pytest.mark.parametrize("place", ["begin", "commit", "sweep", "end"])
+def test_one(place): print("ran", place)
+
+@pytest.mark.parametrize("place", ["begin", "commit", "sweep", "end"])
+def test_other(place): print("ran", place)
+"""
+
+
+def test_the_values_of_a_shared_parameter_are_had_once_by_all_functions_together(matrix: pytest.Pytester) -> None:
+    matrix.makepyfile(SHARED)
+    lines = ran(matrix, "-k", "test_one or test_other")
+    assert sorted(lines) == ["begin", "commit", "end", "sweep"]
