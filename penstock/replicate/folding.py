@@ -94,10 +94,9 @@ def _upserts(kept: Kept, version: TableVersion, folded: Folded, transactions: pa
     named = {column.name: rows[f"n{number}"] for number, column in enumerate(version.columns)}
     made = texts.values(version, kept.wire, pa.table(named))
     columns = {kept.held(name): made[name] for name in made.column_names}
-    for number in range(len(version.columns)):
-        if f"u{number}" in rows.column_names:
-            columns[f"{UNSENT}{number}"] = rows[f"u{number}"]
-    if kept.replica.keys:
+    unsent = [number for number in range(len(version.columns)) if f"u{number}" in rows.column_names]
+    columns |= {f"{UNSENT}{number}": rows[f"u{number}"] for number in unsent}
+    if kept.replica.keys and unsent:  # the target has it under the key that it had
         origin = _keys(kept, version, rows, texts)
         names = [staged.column.name for staged in kept.replica.columns]
         columns |= {f"{ORIGIN}{names.index(key)}": origin[key] for key in kept.replica.keys}

@@ -25,6 +25,11 @@ from penstock.backends.steps import TableLoad
 from penstock.errors import PlanRefused, TargetError
 from penstock.schema import TableName
 
+# Types that COPY reads from text as a cast does, and that are smaller and sooner compared than their texts.
+_READ_AT_ONCE = frozenset(
+    {"smallint", "integer", "bigint", "real", "double precision", "numeric", "boolean", "uuid"}
+    | {"date", "timestamp with time zone", "timestamp without time zone"}
+)
 _TYPES = {pa.bool_(): "boolean", pa.int64(): "bigint", pa.timestamp("us", "UTC"): "timestamptz"}
 # Relations that a session keeps to stage flushes in: each COMMIT empties all of them.
 MOST_STAGES = 64
@@ -110,4 +115,7 @@ class PostgresApplier(SqlApplier):
 
 def _type(field: pa.Field, load: TableLoad) -> str:
     staged = staged_as(load, field.name)
-    return _TYPES.get(field.type, "text") if staged is None else staging_type(staged.column, staged.native)
+    if staged is None:
+        return _TYPES.get(field.type, "text")
+    sql, decode = staged.native.sql, staged.native.decode
+    return sql if sql in _READ_AT_ONCE and decode == f"{{}}::{sql}" else staging_type(staged.column, staged.native)
