@@ -7,16 +7,21 @@ import os
 import threading
 import time
 import uuid
-from collections.abc import Iterator
+from collections import deque
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import islice
 from pathlib import Path
+from typing import TypeVar
 
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import Position, Segment
 from penstock.backends.staging import make_folders, sync
 from penstock.errors import ConfigError, LinkLost, StateError
+
+Read = TypeVar("Read")
 
 FLUSH_BYTES = 64 * 1024 * 1024  # of one flush, in memory: rows may be of any size
 MARK = "buffer.json"  # in the folder: whose it is. Where it is missing, the folder is not what it was
@@ -29,12 +34,11 @@ class _Known:
     until: Position
     rows: int
     held: int  # bytes of its rows in memory
-    bytes: int  # on the disk
     first_at: datetime | None = None  # when its first transaction was committed
 
 
 class Buffer:
-    """Knows where every segment ends; asks only for those that came since it last looked.
+    """Knows the segments behind the positions that it was asked for: of a day's, nearly all were applied long since.
 
     For several threads: who shows how far a replication is asks while another one flushes.
     """
@@ -42,23 +46,48 @@ class Buffer:
     def __init__(self, chain: Chain) -> None:
         self.chain = chain
         self._turn = threading.RLock()
-        self._known: list[_Known] = []
+        self._known: deque[_Known] = deque()  # each after the one before, up to the last
         self._look()
+        self._taken = chain.bytes()  # no less than what it takes on the disk
 
     def _look(self) -> None:
-        numbers = self.chain.numbers() if not self._known else []
-        following = self._known[-1].number + 1 if self._known else (numbers[0] if numbers else 1)
-        while self.chain.path(following).exists():
-            footer = self.chain.footer(following)
-            rows = sum(table["rows"] for table in (*footer["tables"], *footer["stored"]))
-            held = sum(table.get("held", table["bytes"]) for table in footer["tables"])
-            first_at = datetime.fromisoformat(at) if (at := footer.get("first_at")) else None
-            after, until = Position.from_record(footer["after"]), Position.from_record(footer["until"])
-            if self._known and after.commit > self._known[-1].until.commit:
-                raise self._gap(f"segment {following} begins behind the end of the one before it")
-            taken = self.chain.path(following).stat().st_size + self.chain.piece_bytes(footer)
-            self._known.append(_Known(following, after, until, rows, held, taken, first_at))
-            following += 1
+        """Learn what came since the last look; of the first look, the last one alone."""
+        if not self._known:
+            last = self.chain.last()
+            if not last:
+                return
+            self._known.append(self._learnt(last)[0])
+        while self.chain.path(self._known[-1].number + 1).exists():
+            known, taken = self._learnt(self._known[-1].number + 1)
+            self._stop_if_apart(self._known[-1], known)
+            self._known.append(known)
+            self._taken += taken
+
+    def _look_back(self, position: Position) -> None:
+        """Learn what lies behind a position."""
+        while self._known and not (
+            _reached(self._known[0].until, position) or _reached(self._known[0].after, position)
+        ):
+            before = self._known[0].number - 1
+            if before < self.chain.first():
+                break
+            known, _ = self._learnt(before)
+            self._stop_if_apart(known, self._known[0])
+            self._known.appendleft(known)
+
+    def _learnt(self, number: int) -> tuple[_Known, int]:
+        """With the bytes that it takes on the disk."""
+        footer = self._there(self.chain.footer, number)
+        rows = sum(table["rows"] for table in (*footer["tables"], *footer["stored"]))
+        held = sum(table.get("held", table["bytes"]) for table in footer["tables"])
+        first_at = datetime.fromisoformat(at) if (at := footer.get("first_at")) else None
+        after, until = Position.from_record(footer["after"]), Position.from_record(footer["until"])
+        taken = self.chain.path(number).stat().st_size + self.chain.piece_bytes(footer)
+        return _Known(number, after, until, rows, held, first_at), taken
+
+    def _stop_if_apart(self, before: _Known, known: _Known) -> None:
+        if known.after.commit > before.until.commit:
+            raise self._gap(f"segment {known.number} begins behind the end of the one before it")
 
     def _gap(self, why: str) -> StateError:
         return StateError(
@@ -69,10 +98,11 @@ class Buffer:
         )
 
     @contextmanager
-    def _looked(self) -> Iterator[None]:
+    def _looked(self, position: Position) -> Iterator[None]:
         """Nobody else looks or removes meanwhile: a segment that two find at once would be there twice."""
         with self._turn:
             self._look()
+            self._look_back(position)
             yield
 
     @property
@@ -81,7 +111,7 @@ class Buffer:
 
     def rows_behind(self, position: Position) -> int:
         """How many changes lie there, of all tables."""
-        with self._looked():
+        with self._looked(position):
             total = 0
             for known in reversed(self._known):
                 if _reached(known.until, position):
@@ -91,7 +121,7 @@ class Buffer:
 
     def waiting_since(self, position: Position) -> datetime | None:
         """When the first transaction behind a position was committed at the source; None if none is there."""
-        with self._looked():
+        with self._looked(position):
             found = None
             for known in reversed(self._known):
                 if known.until.commit <= position.commit:
@@ -104,7 +134,7 @@ class Buffer:
 
         And no more than memory is meant for.
         """
-        with self._looked():
+        with self._looked(position):
             found: list[Segment] = []
             total = 0
             for known in reversed(self._known):  # the ones that are asked for are the last
@@ -115,17 +145,17 @@ class Buffer:
                 # Of a target that was restored from a backup, perhaps: what it needs was removed long since.
                 raise self._gap("it begins behind what the target has: the changes in between were removed")
             held = FLUSH_BYTES
-            for known in self._known[len(self._known) - total :]:
+            for known in islice(self._known, len(self._known) - total, None):
                 if found and (known.rows > rows or known.held > held):
                     break
                 rows -= known.rows
                 held -= known.held
-                found.append(self._read(known.number))
+                found.append(self._there(self.chain.read, known.number))
             return found
 
-    def _read(self, number: int) -> Segment:
+    def _there(self, read: Callable[[int], Read], number: int) -> Read:
         try:
-            return self.chain.read(number)
+            return read(number)
         except StateError:
             if not self._away:
                 raise
@@ -147,6 +177,7 @@ class Buffer:
             if self._known:
                 self.chain.remove_until(self._known[-1].number)
                 self._known.clear()
+                self._taken = 0
 
     def trim(self, position: Position, retain: float, most_bytes: int) -> None:
         """Remove segments that lie before a position and are old enough; the last one stays: it is where we are.
@@ -154,24 +185,23 @@ class Buffer:
         What the target has makes room before it is old, once all of them take so much: capture would wait for it.
         """
         with self._turn:
-            if self._away:
+            if not self._known or self._away:
                 return
-            now = time.time()
-            gone, excess = 0, sum(known.bytes for known in self._known) - most_bytes
-            for known in self._known[:-1]:
-                old = now - self.chain.path(known.number).stat().st_mtime > retain
-                if not (_reached(known.until, position) and (old or excess > 0)):
+            while len(self._known) > 1 and _reached(self._known[0].until, position):
+                self._known.popleft()
+            if self._taken > most_bytes:
+                self._taken = self.chain.bytes()  # what was swept, and pieces that were there before they were named
+            young = time.time() - retain
+            number = self.chain.first()
+            while number < self._known[-1].number:
+                old = self.chain.path(number).stat().st_mtime < young
+                if not (old or self._taken > most_bytes) or not self._has_passed(number, position):
                     break
-                excess -= known.bytes
-                gone += 1
-            if gone:
-                last = self._known[gone - 1].number
-                try:
-                    self.chain.remove_until(last)
-                finally:
-                    # Of a disk that refuses in the middle, those that are gone are not asked for again.
-                    first = self.chain.first()
-                    self._known = [known for known in self._known if known.number >= first]
+                self._taken -= self.chain.remove_until(number)
+                number += 1
+
+    def _has_passed(self, number: int, position: Position) -> bool:
+        return _reached(Position.from_record(self.chain.footer(number)["until"]), position)
 
 
 def _reached(until: Position, position: Position) -> bool:

@@ -347,9 +347,41 @@ def test_many_segments_cost_no_more_to_write_than_few(chain: Chain, monkeypatch:
     assert chain.most_bytes() == before + size
     assert chain.end() == (3, position(30))
     assert [one.until.commit for one in buffer.behind(position(20), 10)] == [30]
+    buffer.trim(position(30), retain=3600, most_bytes=before + size)
+    assert (chain.first(), chain.last()) == (1, 3)
+    assert listed == []
+    monkeypatch.undo()
     buffer.trim(position(30), retain=3600, most_bytes=size)
     assert (chain.first(), chain.last()) == (3, 3)
-    assert listed == []
+
+
+def test_a_start_reads_no_more_than_what_lies_behind_its_position(
+    chain: Chain, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A day has hundreds of thousands of segments, nearly all of them applied."""
+    fill(chain, *(segment(at, at + 10) for at in range(0, 400, 10)))
+    read: list[int] = []
+    footer = chain.footer
+
+    def noted(number: int) -> dict[str, Any]:
+        read.append(number)
+        return footer(number)
+
+    monkeypatch.setattr(chain, "footer", noted)
+    buffer = Buffer(chain)
+    assert [one.until.commit for one in buffer.behind(position(370), 100)] == [380, 390, 400]
+    assert (buffer.rows_behind(position(380)), buffer.end) == (2, position(400))
+    assert read == [40, 39, 38]
+    buffer.trim(position(400), retain=3600, most_bytes=1 << 30)
+    assert read == [40, 39, 38]
+    # One that falls back, to a backup perhaps, finds them all the same; and each is read once.
+    read.clear()
+    assert len(buffer.behind(position(200), 100)) == len(buffer.behind(position(200), 100)) == 20
+    assert read == list(range(39, 20, -1))
+    # Only those that go are read when they go.
+    read.clear()
+    buffer.trim(position(20), retain=-1, most_bytes=1 << 30)
+    assert (chain.first(), sorted(set(read))) == (3, [1, 2, 3])
 
 
 def test_pieces_count_when_a_segment_names_them(chain: Chain) -> None:
@@ -545,4 +577,7 @@ def test_a_buffer_that_begins_behind_a_position_has_a_gap(chain: Chain) -> None:
 def test_a_buffer_whose_segments_do_not_meet_has_a_gap(chain: Chain) -> None:
     fill(chain, segment(0, 10), segment(15, 20))
     with pytest.raises(StateError, match="has a gap"):
-        Buffer(chain)
+        Buffer(chain).behind(position(5), 10)
+    chain.append(segment(25, 30), 3)
+    with pytest.raises(StateError, match="has a gap"):
+        Buffer(chain).behind(position(20), 10)
