@@ -36,6 +36,11 @@ class Dialect(ABC):
     def differs(self, columns: Sequence[tuple[str, str]], left: str, right: str) -> str:
         """True where any of `(name, type_sql)` differs in representation between two aliases."""
 
+    def alike(self, columns: Sequence[tuple[str, str]], alias: str) -> str:
+        """A text that is the same for two rows of which no column, as in `differs`, differs; and seldom for others."""
+        texts = [self.cast(self.cast(f"{alias}.{self.quote(name)}", sql), self.text_type) for name, sql in columns]
+        return self.digest(texts)
+
     @abstractmethod
     def key_text(self, columns: Sequence[str]) -> str:
         """An expression that prints the key columns of a row for people: `id=7, region='eu'`."""

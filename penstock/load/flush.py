@@ -203,8 +203,8 @@ class _Flush:
         )
         columns = [(staged.column.name, staged.native.sql) for staged in self.replica.columns]
         alive = f" and not t.{quote(DELETED)}" if self.replica.soft else ""
-        # Two rows that do not differ have one hash: by it they are joined, where each would be compared with each.
-        alike = f" and {self._hash('t')} = g.{quote(HASH)}" if self.dialect.hashes else ""
+        # By it they are joined, where each would be compared with each.
+        alike = f" and {self.dialect.alike(columns, 't')} = g.{quote(HASH)}"
         found = (
             f"select r from (select t.{own} as r, g.{TIMES} as times,"
             f" row_number() over (partition by g.{quote(GONE)} order by t.{own}) as place"
@@ -218,7 +218,7 @@ class _Flush:
             if self.replica.soft
             else f"delete from {self._target} {where}"
         )
-        hashed = f", {self._hash('v')} as {quote(HASH)}" if self.dialect.hashes else ""
+        hashed = f", {self.dialect.alike(columns, 'v')} as {quote(HASH)}"
         return [
             Execute(
                 f"create temporary table {GONE} as\nselect v.*, row_number() over () as {quote(GONE)}{hashed}"
@@ -228,12 +228,6 @@ class _Flush:
             Execute(change, "deleted", touches=f"select coalesce(sum({TIMES}), 0) from {GONE}"),
             Execute(f"drop table {GONE}"),
         ]
-
-    def _hash(self, alias: str) -> str:
-        """Of a row, from the texts of its values in the target's own types."""
-        cast, quote = self.dialect.cast, self.dialect.quote
-        values = [cast(f"{alias}.{quote(staged.column.name)}", staged.native.sql) for staged in self.replica.columns]
-        return self.dialect.digest([cast(value, self.dialect.text_type) for value in values])
 
     def empty(self) -> Execute:
         if not self.replica.soft:

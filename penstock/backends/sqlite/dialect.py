@@ -46,6 +46,11 @@ class SQLiteDialect(Dialect):
         tests = [_differs(f"{left}.{quote(name)}", f"{right}.{quote(name)}", type_sql) for name, type_sql in columns]
         return f"({joined(tests, 'or')})" if tests else "false"
 
+    def alike(self, columns: Sequence[tuple[str, str]], alias: str) -> str:
+        """The values themselves, one after the other: there is nothing to hash them with."""
+        texts = [_alike(f"{alias}.{quote(name)}", type_sql) for name, type_sql in columns]
+        return f"({joined(texts, '||')})" if texts else "''"
+
     def key_text(self, columns: Sequence[str]) -> str:
         return key_text(columns, quote)
 
@@ -99,6 +104,18 @@ def _differs(left: str, right: str, type_sql: str) -> str:
     if type_sql == NUMERIC or held_class(type_sql) == "REAL":
         return f"({left} is not {right} or typeof({left}) is not typeof({right}))"
     return f"({left} collate binary) is not {right}"
+
+
+def _alike(value: str, type_sql: str) -> str:
+    kind = type_sql if type_sql == NUMERIC else held_class(type_sql)
+    if kind == "TEXT":
+        shown = value
+    elif kind == "BLOB":
+        shown = f"hex({value})"  # as a text it could end at its first zero
+    else:
+        # 1 and 1.0 are equal in a column that says no more, and so are 0.0 and -0.0: both as the integer.
+        shown = f"iif({value} = cast({value} as integer), cast({value} as integer), {value})"
+    return f"ifnull({shown} || ',', ';')"
 
 
 def key_text(names: Sequence[str], column_of: Callable[[str], str]) -> str:
