@@ -37,7 +37,8 @@ def staged_as(load: TableLoad, name: str) -> StagedColumn | None:
     return next((staged for staged in load.columns if staged.column.name == name), None)
 
 
-def _tables(kind: Catalog) -> tuple[str, ...]:
+def ledger_tables(kind: Catalog) -> tuple[str, ...]:
+    """What a target remembers of its replications."""
     return (
         "create table if not exists _penstock.replications (name text primary key,"
         f" epoch {kind.integer} not null, origin text, committed {kind.integer}, ended {kind.integer},"
@@ -82,23 +83,22 @@ class SqlApplier(Applier):
 
     def claim(self) -> Applied:
         with self.session() as session:
-            for statement in _tables(session.catalog):
+            for statement in ledger_tables(session.catalog):
                 session.execute(session.marks(statement))
+            # Two that are the first: one of them waits here for the other.
+            session.execute(
+                session.marks(
+                    f"insert into _penstock.replications values (?, 0, null, null, null, {session.catalog.now})"
+                    " on conflict (name) do nothing"
+                ),
+                (self._replication,),
+            )
             # The epoch first: a flush of the agent before may be on its way, and is waited for here. What is read
             # afterwards has it, and no other can follow.
-            claimed = session.touched(
+            session.execute(
                 session.marks("update _penstock.replications set epoch = epoch + 1 where name = ?"),
                 (self._replication,),
             )
-            if not claimed:
-                self._epoch = 1
-                session.execute(
-                    session.marks(
-                        f"insert into _penstock.replications values (?, 1, null, null, null, {session.catalog.now})"
-                    ),
-                    (self._replication,),
-                )
-                return Applied(1, None)
             applied = self._applied(session)
             assert applied is not None  # noqa: S101  changed above
             self._epoch = applied.epoch

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -230,6 +231,14 @@ class ChangeSource(ABC):
         """What the table of an outline is called now; None if it was dropped."""
         del outline
         return None
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """While an agent takes a replication over and begins it: another that starts at the same moment comes after.
+
+        Else each would take away what the other has made, and find itself replaced by it.
+        """
+        yield
 
     @abstractmethod
     def begin(self) -> CopyMoment:

@@ -138,6 +138,7 @@ class Agent:
             self._say_waiting(ended=True)
             return
         moment = self._at.resume() if self._at.ledger.begun else self._at.begin()
+        self._beginning.close()  # whoever waits to take it over may do so now
         ends = until_caught_up or self._replication.what == "copy"
         until = self._at.source.mark() if ends else None
         self._start_capture()
@@ -184,6 +185,8 @@ class Agent:
         return away.reach(stack, lambda opened: self._opened(side, opened))
 
     def _opened(self, side: SourceSide, stack: ExitStack) -> Opened:
+        self._beginning = stack.enter_context(ExitStack())
+        self._beginning.enter_context(side.source.alone())
         made = Opened(side, self._stage, stack)
         self._circuits.target.succeeded()
         return made

@@ -8,8 +8,11 @@ from contextlib import closing
 
 import duckdb
 import psutil
+import psycopg
 import pytest
 
+from penstock.backends.postgres import change_source
+from penstock.backends.postgres.leases import lock_key
 from tests.replication.conftest import TARGETS
 from tests.replication.stand import BAG, ITEMS, Stand
 from tests.waiting import await_true
@@ -140,3 +143,74 @@ def test_of_two_that_start_at_once_one_goes_on(target: str, make: Make) -> None:
         winner.assert_agrees("items", "bag")
     finally:
         second.stop()
+
+
+def of_the_same(stand: Stand) -> Stand:
+    """Another agent of the same replication, in this process too."""
+    made = Stand(stand.source, stand.target, stand.check, stand.root)
+    made.replication = stand.replication
+    return made
+
+
+def one_goes_on(first: Stand, second: Stand) -> Stand:
+    """Which one; the other has ended, because it was replaced."""
+    both = (first, second)
+    await_true(lambda: any(one.error is not None for one in both), 60, lambda: [one.seen for one in both])
+    loser = next(one for one in both if one.error is not None)
+    assert "another agent" in str(loser.error)
+    loser.error = None
+    loser.stop()
+    [winner] = [one for one in both if one is not loser]
+    changed(winner, "one")
+    winner.sync()
+    winner.assert_agrees("items", "bag")
+    return winner
+
+
+def test_of_two_that_start_in_the_same_moment_one_goes_on(make: Make) -> None:
+    """At the first start, and later."""
+    first = make("postgres")
+    first.source.execute(*TABLES)
+    second = of_the_same(first)
+    try:
+        for _ in range(2):
+            for one in (first, second):
+                one.start()
+            one_goes_on(first, second).stop()
+    finally:
+        second.stop()
+
+
+def test_who_begins_while_another_waits_for_its_slot_comes_after_it(make: Make) -> None:
+    """It is not told that the slot is being made, and ended by that; for the other is replaced by it, and ends."""
+    first = make("sqlite")
+    first.source.execute(*TABLES)
+    second = of_the_same(first)
+    slots = f"select 1 from pg_replication_slots where slot_name = '{first.replication.slot_name}'"
+    try:
+        with psycopg.connect(first.source.dsn) as writer:
+            writer.execute("insert into bag values ('late')")
+            first.start()
+            await_true(lambda: first.source.query(slots), 30, lambda: first.error)
+            second.start()
+            waits = (
+                "select 1 from pg_stat_activity where query like '%pg_try_advisory_lock%' and pid <> pg_backend_pid()"
+            )
+            await_true(lambda: second.error is not None or first.source.query(waits))
+        assert one_goes_on(first, second) is second
+    finally:
+        second.stop()
+
+
+def test_one_that_hangs_while_it_begins_is_not_waited_for_for_ever(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(change_source, "BEGIN_SECONDS", 0.5)
+    stand = make("sqlite")
+    stand.source.execute(*TABLES)
+    slot = stand.replication.slot_name
+    with psycopg.connect(stand.source.dsn, autocommit=True, application_name=f"penstock:{slot}") as hangs:
+        hangs.execute("select pg_advisory_lock(%s)", (lock_key(f"begin {slot}"),))
+        stand.start()
+        stand.sync()
+        stand.assert_agrees("items", "bag")
+        with pytest.raises(psycopg.OperationalError):
+            hangs.execute("select 1")

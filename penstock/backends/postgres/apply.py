@@ -12,12 +12,13 @@ import psycopg
 import pyarrow as pa
 import pyarrow.csv
 
-from penstock.backends.applier import MISSING, SqlApplier, staged_as
+from penstock.backends.applier import MISSING, SqlApplier, ledger_tables, staged_as
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import identifier
 from penstock.backends.postgres.dialect import qualified
 from penstock.backends.postgres.errors import refused
 from penstock.backends.postgres.lasting import LastingSession
+from penstock.backends.postgres.leases import lock_key
 from penstock.backends.postgres.native import staging_type
 from penstock.backends.postgres.types import BACKEND
 from penstock.backends.sql import SqlSession, ensure_catalog
@@ -63,7 +64,11 @@ class PostgresApplier(SqlApplier):
         self._stages: dict[str, None] = {}  # that are there, the longest unused first; perhaps more than are
         self._filled: set[str] = set()  # in this transaction
         with self._session.atomic():
+            # Two that are the first to write here must not make them twice.
+            self._session.execute("select pg_catalog.pg_advisory_xact_lock(%s)", (lock_key("catalog"),))
             ensure_catalog(self._session)
+            for statement in ledger_tables(self._session.catalog):
+                self._session.execute(statement)
 
     @contextmanager
     def session(self) -> Iterator[SqlSession]:

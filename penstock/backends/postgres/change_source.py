@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -32,18 +33,21 @@ from penstock.backends.postgres.errors import refused
 from penstock.backends.postgres.identity import option_findings
 from penstock.backends.postgres.keyed import rows_by_key
 from penstock.backends.postgres.lasting import LastingSession, end_backend
+from penstock.backends.postgres.leases import await_lock, holders, release
 from penstock.backends.postgres.read import PostgresSource
 from penstock.backends.postgres.replication import PublishedTable, SlotSnapshot
 from penstock.backends.postgres.standby import StandbySnapshot
 from penstock.backends.postgres.stream import PostgresStream, ReplicationLink, lsn_text
 from penstock.backends.postgres.texts import read_keys, read_values
 from penstock.backends.postgres.types import BACKEND, PgType, canonical
-from penstock.errors import PlanRefused, SourceError, SourceMoved, StateError
+from penstock.errors import LinkLost, PenstockError, PlanRefused, SourceError, SourceMoved, StateError
 from penstock.schema import Column, Schema, TableName
 from penstock.schema.words import spell
 
 # What one task of a copy reads: what a kill costs, and what a table is cut by.
 RANGE_BYTES = 32 * 1024 * 1024
+# How long another agent may take to begin: its slot waits for transactions that write.
+BEGIN_SECONDS = replication.SLOT_SECONDS + 30.0
 # What others may write before a heartbeat is worth the log that it takes itself.
 BEAT_BYTES = 1024 * 1024
 _BEAT = """
@@ -142,6 +146,7 @@ class PostgresChangeSource(ChangeSource):
         self._names = names
         self._application = f"penstock:{names.slot}"
         self._session = LastingSession(self._conninfo, self._application, (("search_path", "pg_catalog"),))
+        self._session.side = SourceError
         self._copy_from: PostgresConfig | None = None
         self._requested = tuple(tables)
         self._published = self._look(tables)
@@ -244,6 +249,25 @@ class PostgresChangeSource(ChangeSource):
         with self._session.atomic():
             for statement in publications.changes(self._session, self._names, self._published):
                 self._session.execute(statement)
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        name = f"begin {self._names.slot}"
+        with self._session.unbroken():
+            if not await_lock(self._session, name, BEGIN_SECONDS):
+                self._end_beginner(name)
+            try:
+                yield
+            finally:
+                with suppress(PenstockError):  # of a link that is lost, and the lock with it
+                    release(self._session, name)
+
+    def _end_beginner(self, name: str) -> None:
+        """One that hangs, or whose link is lost without the server's knowing: what it does next over it fails."""
+        for backend in holders(self._session, name):
+            end_backend(self._session.connection, self._conninfo, backend, self._application)
+        if not await_lock(self._session, name, BEGIN_SECONDS):
+            raise LinkLost("another agent begins the replication, and does not come to an end")
 
     def begin(self) -> CopyMoment:
         # Publications first: a slot that is older than its publication ends the stream with an error.

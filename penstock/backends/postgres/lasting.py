@@ -32,7 +32,7 @@ class LastingSession(DriverSession):
         self._settings = tuple(settings)
         self._opening = threading.Lock()
         self._backend = self._connection.info.backend_pid
-        self._held = False  # a transaction is open: it ends with its link
+        self._held = 0  # transactions that are open, and locks: they end with their link
         self._closed = False
 
     @property
@@ -69,16 +69,22 @@ class LastingSession(DriverSession):
 
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        with super().atomic():
-            self._held = True
+        with super().atomic(), self.unbroken():
             try:
                 yield
             except NotNow:
                 # It may have become a standby: the next session may be led to the one that takes changes.
                 self._connection.close()
                 raise
-            finally:
-                self._held = False
+
+    @contextmanager
+    def unbroken(self) -> Iterator[None]:
+        """Over one link, or not at all: what the session holds, a lock for one, ends with it."""
+        self._held += 1
+        try:
+            yield
+        finally:
+            self._held -= 1
 
     def close(self) -> None:
         self._closed = True

@@ -117,6 +117,21 @@ def await_lock(session: DriverSession, name: str, seconds: float) -> bool:
     return True
 
 
+def release(session: DriverSession, name: str) -> None:
+    session.query("select pg_catalog.pg_advisory_unlock(%s)", (lock_key(name),))
+
+
+def holders(session: DriverSession, name: str) -> list[int]:
+    """The backends that hold a lock."""
+    rows = session.query(
+        "select pid from pg_catalog.pg_locks where locktype = 'advisory' and granted and objsubid = 1"
+        " and (classid::int8 << 32 | objid::int8) = %s and database = (select oid from pg_catalog.pg_database"
+        " where datname = pg_catalog.current_database())",
+        (lock_key(name),),
+    )
+    return [pid for (pid,) in rows]
+
+
 def _take(session: DriverSession, name: str, target: str) -> None:
     if _try_lock(session, name):
         return
