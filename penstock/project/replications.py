@@ -16,8 +16,8 @@ from penstock.project.model import Model
 DEFAULT_FLUSH_INTERVAL_MS = 1000
 # What one flush folds in memory.
 DEFAULT_FLUSH_ROWS = 200_000
-# Below this a Spark job costs more than the rows: so all but transactions that are too large for a segment.
-DEFAULT_APPLY_IN_DRIVER_ROWS = DEFAULT_FLUSH_ROWS
+# Below this a Spark job costs more than it saves: the target works on the rows for longer than one core folds them.
+DEFAULT_APPLY_IN_DRIVER_ROWS = 1_000_000
 # Long enough for a night's target restored from a backup in the morning.
 DEFAULT_RETAIN = "24h"
 # What a target that is down may cost of the disk before capture waits.

@@ -1,16 +1,19 @@
-"""The next flush, folded while the target works on this one: else one core waits for the other."""
+"""What comes next is folded while the target works on what it has: else one core waits for the other."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
+from itertools import islice
 
 from penstock.backends.change_target import TableFailed
 from penstock.backends.changes import Position, Segment
 from penstock.errors import PenstockError
 from penstock.replicate.apply import Changes, Prepared, TablePlan
 from penstock.replicate.evolve import TableRewritten
+from penstock.replicate.folding import Prepare
 from penstock.replicate.tables import Kept
 from penstock.schema import TableName
 
@@ -54,3 +57,22 @@ def _tried(make: Callable[[], Made | None]) -> Made | None:
         return make()
     except (PenstockError, TableFailed, TableRewritten):
         return None  # whoever makes the flush in its turn comes to the same, and knows what to do about it
+
+
+@contextmanager
+def one_ahead(plans: Sequence[TablePlan], prepare: Prepare) -> Iterator[Prepare]:
+    """The rounds of a flush, asked for in their order: the one after is folded meanwhile. So two are in memory."""
+    waiting = iter([(plan, number) for plan in plans for number in range(len(plan.rounds))])
+    with ThreadPoolExecutor(1, "penstock-rounds") as thread:
+        begun: list[Future[Prepared]] = []
+
+        def begin() -> None:
+            begun.extend(thread.submit(prepare, *one) for one in islice(waiting, 1))
+
+        def taken(_plan: TablePlan, _number: int) -> Prepared:
+            made = begun.pop().result()
+            begin()
+            return made
+
+        begin()
+        yield taken

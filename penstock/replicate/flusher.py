@@ -19,7 +19,7 @@ from penstock.load.flush import join_steps
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
 from penstock.project.replications import Replication
-from penstock.replicate.ahead import Ahead, Made
+from penstock.replicate.ahead import Ahead, Made, one_ahead
 from penstock.replicate.apply import Changes, TablePlan, plan_tables, table_flushes
 from penstock.replicate.buffer import Buffer
 from penstock.replicate.evolve import Evolver, TableRewritten
@@ -138,7 +138,10 @@ class Flusher(Flushing):
 
     @contextmanager
     def _flushes(self, made: Made) -> Iterator[Iterator[TableFlush]]:
-        """Folded here, where they are few; else by a Spark job, before the target's transaction begins."""
+        """Folded here, where they are few; else by a Spark job, before the target's transaction begins.
+
+        Here: each when the target is about to ask for it. One flush of a transaction that is larger than memory, too.
+        """
         plans, folded = made.plans, made.prepared
         if folded is not None:
             yield table_flushes(plans, lambda plan, number: folded[plan.source, number], self._dialect)
@@ -146,7 +149,8 @@ class Flusher(Flushing):
         here = self._here(made.changes)
         large = [plan for plan in plans if self._folder.can(plan)]
         if not self._is_large(large):
-            yield table_flushes(plans, here, self._dialect)
+            with one_ahead(plans, here) as prepare:
+                yield table_flushes(plans, prepare, self._dialect)
             return
         numbers = [segment.number for segment in made.segments]
         folder, until = self._buffer.chain.folder, made.changes.until
