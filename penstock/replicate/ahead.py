@@ -7,6 +7,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
 from itertools import islice
+from threading import Event
 
 from penstock.backends.change_target import TableFailed
 from penstock.backends.changes import Position, Segment
@@ -37,8 +38,15 @@ class Ahead:
         self._thread = ThreadPoolExecutor(1, "penstock-ahead")
         self._next: Future[Made | None] | None = None
 
-    def begin(self, make: Callable[[], Made | None]) -> None:
-        self._next = self._thread.submit(_tried, make)
+    @contextmanager
+    def making(self, make: Callable[[Event], Made | None]) -> Iterator[None]:
+        """Make the next one meanwhile; the event says that this is over."""
+        over = Event()
+        self._next = self._thread.submit(_tried, make, over)
+        try:
+            yield
+        finally:
+            over.set()
 
     def taken(self, after: Position, kept: Mapping[TableName, Kept]) -> Made | None:
         """The flush behind this position, if it was made for just these tables: much may have happened since."""
@@ -52,9 +60,9 @@ class Ahead:
         self._thread.shutdown()
 
 
-def _tried(make: Callable[[], Made | None]) -> Made | None:
+def _tried(make: Callable[[Event], Made | None], over: Event) -> Made | None:
     try:
-        return make()
+        return make(over)
     except (PenstockError, TableFailed, TableRewritten):
         return None  # whoever makes the flush in its turn comes to the same, and knows what to do about it
 

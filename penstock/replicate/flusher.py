@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
+from threading import Event
 
 from penstock.backends.base import Dialect, TableLoad
 from penstock.backends.change_source import ChangeSource, CopyMoment
@@ -31,6 +32,9 @@ from penstock.replicate.tables import Kept
 from penstock.schema import TableName
 
 log = logs.Log("replicate")
+
+AHEAD_ROWS = 50_000  # changes that are worth to be folded ahead
+AHEAD_SECONDS = 0.02  # between two looks for them
 
 
 class Flusher(Flushing):
@@ -89,10 +93,9 @@ class Flusher(Flushing):
             made = self._ahead.taken(position, streaming) or self._made(position, streaming)
             if made is None:
                 return False
-            until = made.changes.until
-            self._ahead.begin(lambda: self._folded(until, streaming))
-            with self._flushes(made) as flushes:
-                self._ledger.commit(flushes, after=until, states=self._evolved(made.plans, streaming))
+            until, states = made.changes.until, self._evolved(made.plans, streaming)
+            with self._ahead.making(lambda over: self._folded(until, streaming, over)), self._flushes(made) as flushes:
+                self._ledger.commit(flushes, after=until, states=states)
         except TableFailed as failed:
             # The others go on without it, from the same position: nothing of this flush was committed.
             self._isolate(failed)
@@ -111,14 +114,16 @@ class Flusher(Flushing):
         changes = Changes.of(segments, after)
         return Made(after, kept, segments, changes, plan_tables(changes, kept, self._evolver))
 
-    def _folded(self, after: Position, kept: Mapping[TableName, Kept]) -> Made | None:
+    def _folded(self, after: Position, kept: Mapping[TableName, Kept], over: Event) -> Made | None:
         """As `_made`, and folded; None of a flush that Spark folds, or whose forms or keys a server is asked about.
 
-        In a thread of its own: the sessions are the others'.
+        In a thread of its own: the sessions are the others'. And None if not much comes until the flush before is
+        over: few rows are better folded when their turn comes, with what has come by then.
         """
+        while self._buffer.rows_behind(after) < AHEAD_ROWS:
+            if over.wait(AHEAD_SECONDS):
+                return None
         segments = self._segments(after)
-        if not segments:
-            return None
         changes = Changes.of(segments, after)
         if any(one.version != kept[one.version.table].source.version for one in changes.of_tables(kept)):
             return None

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Iterator
 from dataclasses import replace
+from threading import Event
 
 import pytest
 
@@ -27,31 +27,32 @@ def ahead() -> Iterator[Ahead]:
 
 
 def test_it_is_made_while_others_work_and_taken_once(ahead: Ahead) -> None:
-    may_end = threading.Event()
-
-    def make() -> Made:
-        assert may_end.wait(10)
+    def make(over: Event) -> Made:
+        assert over.wait(10)
         return MADE
 
-    ahead.begin(make)  # comes back although the flush is not made
-    may_end.set()
+    with ahead.making(make):
+        pass  # it is over only behind this
     assert ahead.taken(HERE, {}) is MADE
     assert ahead.taken(HERE, {}) is None
 
 
 def test_one_behind_another_position_is_made_anew(ahead: Ahead) -> None:
-    ahead.begin(lambda: MADE)
+    with ahead.making(lambda _: MADE):
+        pass
     assert ahead.taken(THERE, {}) is None
 
 
 def test_one_for_other_tables_is_made_anew(ahead: Ahead) -> None:
-    ahead.begin(lambda: replace(MADE, kept={TableName("public", "gone"): None}))  # type: ignore[dict-item]
+    with ahead.making(lambda _: replace(MADE, kept={TableName("public", "gone"): None})):  # type: ignore[dict-item]
+        pass
     assert ahead.taken(HERE, {}) is None
 
 
 def test_one_that_fails_is_left_to_the_flush_itself(ahead: Ahead) -> None:
-    def fail() -> Made:
+    def fail(_: Event) -> Made:
         raise TableFailed(TableName("public", "torn"), DataError("it contradicts itself"))
 
-    ahead.begin(fail)
+    with ahead.making(fail):
+        pass
     assert ahead.taken(HERE, {}) is None

@@ -1,4 +1,4 @@
-"""Read one batch ahead on a thread, so that reading and writing overlap.
+"""Read or make one batch ahead on a thread, so that it and writing overlap.
 
 The thread never outlives the generator: on every way out the statement is cancelled, the queue
 drained and the thread joined before the connection is closed under it.

@@ -13,6 +13,7 @@ import pyarrow as pa
 import pyarrow.csv
 
 from penstock.backends.applier import MISSING, SqlApplier, ledger_tables, staged_as
+from penstock.backends.postgres.ahead import ReadAhead
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import identifier
 from penstock.backends.postgres.dialect import qualified
@@ -34,6 +35,7 @@ _READ_AT_ONCE = frozenset(
 _TYPES = {pa.bool_(): "boolean", pa.int64(): "bigint", pa.timestamp("us", "UTC"): "timestamptz"}
 # Relations that a session keeps to stage flushes in: each COMMIT empties all of them.
 MOST_STAGES = 64
+TEXT_ROWS = 16_384  # that are made into text together
 OLDEST_SERVER = 150_000  # that has MERGE
 _OPTIONS = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
 
@@ -79,12 +81,11 @@ class PostgresApplier(SqlApplier):
     def stage(self, session: SqlSession, name: str, rows: pa.Table, load: TableLoad) -> None:
         columns = ", ".join(f"{identifier(field.name)} {_type(field, load)}" for field in rows.schema)
         self._make_stage(session, name, columns)
-        text = pa.BufferOutputStream()
-        # NULL is an empty field, an empty text is "": as COPY reads them.
-        pyarrow.csv.write_csv(rows, text, _OPTIONS)
         try:
             with self._session.connection.cursor().copy(f"copy {name} from stdin (format csv)".encode()) as copy:
-                copy.write(memoryview(text.getvalue()))
+                # The server reads the one while the next is made.
+                for text in ReadAhead(_texts(rows), lambda: None):
+                    copy.write(memoryview(text))
         except psycopg.Error as error:
             raise refused(error, self._conninfo, side=TargetError) from error
 
@@ -116,6 +117,14 @@ class PostgresApplier(SqlApplier):
 
     def close(self) -> None:
         self._session.close()
+
+
+def _texts(rows: pa.Table) -> Iterator[pa.Buffer]:
+    """As COPY reads them: NULL is an empty field, an empty text is ""."""
+    for start in range(0, rows.num_rows, TEXT_ROWS):
+        text = pa.BufferOutputStream()
+        pyarrow.csv.write_csv(rows.slice(start, TEXT_ROWS), text, _OPTIONS)
+        yield text.getvalue()
 
 
 def _type(field: pa.Field, load: TableLoad) -> str:
