@@ -17,7 +17,7 @@ DEFAULT_FLUSH_INTERVAL_MS = 1000
 # What one flush folds in memory.
 DEFAULT_FLUSH_ROWS = 200_000
 # Below this a Spark job costs more than it saves: the target works on the rows for longer than one core folds them.
-DEFAULT_APPLY_IN_DRIVER_ROWS = 1_000_000
+DEFAULT_APPLY_IN_DRIVER_ROWS = 2_000_000
 # Long enough for a night's target restored from a backup in the morning.
 DEFAULT_RETAIN = "24h"
 # What a target that is down may cost of the disk before capture waits.
