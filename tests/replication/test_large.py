@@ -110,3 +110,19 @@ def test_many_rows_without_a_key_go_from_a_target_without_hashes(make: Callable[
     )
     stand.sync(30)
     stand.assert_agrees("bag")
+
+
+def test_a_flush_that_cannot_do_with_its_memory_gets_more(
+    make: Callable[..., Stand], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("penstock.backends.duckdb.config.FIRST_MEMORY_LIMIT", 12 * 1024 * 1024)
+    stand = make("duckdb")
+    stand.source.execute("create table docs (id int primary key, body text)")
+    stand.start()
+    stand.sync()
+    stand.source.execute("insert into docs select i, repeat(md5(i::text), 1 << 19) from generate_series(1, 2) i")
+    stand.sync()
+    stand.stop()
+    monkeypatch.undo()
+    shown = "select id, md5(body) from docs order by id"
+    assert stand.target.query(shown) == stand.source.query(shown)

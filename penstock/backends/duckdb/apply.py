@@ -8,11 +8,13 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from penstock.backends.applier import SqlApplier
+from penstock.backends.change_target import TableFailed
 from penstock.backends.duckdb.config import DuckDBConfig
-from penstock.backends.duckdb.connect import Session, open_file
+from penstock.backends.duckdb.connect import OutOfMemory, Session, open_file
 from penstock.backends.duckdb.dialect import same_name
 from penstock.backends.sql import SqlSession, ensure_catalog
 from penstock.backends.steps import TableLoad
+from penstock.errors import NOT_COMMITTED, NotNow
 from penstock.schema import TableName
 
 
@@ -22,15 +24,29 @@ class DuckDBApplier(SqlApplier):
     def __init__(self, config: DuckDBConfig, replication: str) -> None:
         super().__init__(replication)
         self._config = config
+        self._limits = list(config.memory_limits)
 
     @contextmanager
     def session(self) -> Iterator[SqlSession]:
-        with open_file(self._config, read_only=False) as session:
-            session.execute("begin")
-            ensure_catalog(session)
-            yield session
-            # If we die before this, the file has nothing of the flush; after it, all.
-            session.execute("commit")
+        try:
+            with open_file(self._config, read_only=False, memory_limit=self._limits[0]) as session:
+                session.execute("begin")
+                ensure_catalog(session)
+                yield session
+                # If we die before this, the file has nothing of the flush; after it, all.
+                session.execute("commit")
+        except (OutOfMemory, TableFailed) as error:
+            found = error.error if isinstance(error, TableFailed) else error
+            if not isinstance(found, OutOfMemory) or len(self._limits) == 1:
+                raise
+            # What cannot spill, the index of a large key for one, needs as much the next time.
+            self._limits.pop(0)
+            raise NotNow(
+                "a flush needs more memory",
+                why=f"DuckDB cannot do with its memory_limit, not even by spilling; {self._limits[0]} are next",
+                kept=NOT_COMMITTED,
+                remedy="it is tried again by itself",
+            ) from error
 
     def stage(self, session: SqlSession, name: str, rows: pa.Table, load: TableLoad) -> None:  # noqa: ARG002
         assert isinstance(session, Session)  # noqa: S101  its own
