@@ -16,6 +16,8 @@ pytestmark = [pytest.mark.postgres, pytest.mark.sampled, pytest.mark.timeout(240
 ROWS, ROW_BYTES = 80, 4 * 1024 * 1024
 PEAK_BYTES = 520 * 1024 * 1024  # what a process takes by itself, and a few parts of a transaction
 
+DUCKDB_BYTES = 256 * 1024 * 1024  # its first memory_limit
+
 
 def peaks(stand: Stand) -> dict[str, int]:
     """The most memory that the agent and its capture have taken, each."""
@@ -52,8 +54,8 @@ def test_large_rows_are_held_by_their_bytes(make: Callable[..., Stand], target: 
     stand.sync()
     found = peaks(stand)
     assert found["capture"] < PEAK_BYTES
-    # A DuckDB file is written by the agent itself, and holds a transaction as it likes.
-    assert target == "duckdb" or found["agent"] < PEAK_BYTES
+    # A DuckDB file is written by the agent itself, which takes so much for it.
+    assert found["agent"] < PEAK_BYTES + (DUCKDB_BYTES if target == "duckdb" else 0)
     assert list(stand.log.glob(f"*{PIECE}"))  # it was kept in files
     stand.stop()
     [(rows, size)] = stand.target.query("select count(*), sum(length(body)) from docs")

@@ -18,6 +18,28 @@ from penstock.errors import NOT_COMMITTED, NotNow
 from penstock.schema import TableName
 
 
+class _Lent:
+    """Rows that DuckDB reads by a name, as long as it is said that it may.
+
+    It keeps what was registered in a transaction until that ends: of a large one, all rounds at once.
+    """
+
+    def __init__(self, rows: pa.Table) -> None:
+        self._rows: pa.Table | None = rows
+
+    def take_back(self) -> None:
+        self._rows = None
+
+    def __arrow_c_schema__(self) -> object:
+        assert self._rows is not None  # noqa: S101  nobody reads it any more
+        return self._rows.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: object = None) -> object:
+        """Each time it is read."""
+        assert self._rows is not None  # noqa: S101  as above
+        return self._rows.__arrow_c_stream__(requested_schema)
+
+
 class DuckDBApplier(SqlApplier):
     """Opens the file for each flush: while it is open, nobody else can read it."""
 
@@ -25,6 +47,7 @@ class DuckDBApplier(SqlApplier):
         super().__init__(replication)
         self._config = config
         self._limits = list(config.memory_limits)
+        self._lent: dict[str, _Lent] = {}
 
     @contextmanager
     def session(self) -> Iterator[SqlSession]:
@@ -50,11 +73,13 @@ class DuckDBApplier(SqlApplier):
 
     def stage(self, session: SqlSession, name: str, rows: pa.Table, load: TableLoad) -> None:  # noqa: ARG002
         assert isinstance(session, Session)  # noqa: S101  its own
-        session.connection.register(name, rows)
+        self._lent[name] = _Lent(rows)
+        session.connection.register(name, self._lent[name])
 
     def unstage(self, session: SqlSession, name: str) -> None:
         assert isinstance(session, Session)  # noqa: S101  its own
         session.connection.unregister(name)
+        self._lent.pop(name).take_back()
 
     def exists(self, session: SqlSession, table: TableName) -> bool:
         found = session.query(
