@@ -4,18 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import replace
-from threading import Event
+from threading import Condition, Event
 
+import pyarrow as pa
 import pytest
 
 from penstock.backends.change_target import TableFailed
 from penstock.backends.changes import TRANSACTIONS, Batch, Position
 from penstock.errors import DataError
-from penstock.replicate.ahead import Ahead, Made
-from penstock.replicate.apply import Changes
+from penstock.replicate.ahead import Ahead, Made, one_ahead
+from penstock.replicate.apply import Changes, Prepared, TablePlan
 from penstock.schema import TableName
 
 HERE, THERE = Position("1/1", 10, 11), Position("1/1", 20, 21)
+EMPTY = pa.table({})
 MADE = Made(HERE, {}, (), Changes(THERE, Batch(TRANSACTIONS.empty_table(), ())), (), {})
 
 
@@ -56,3 +58,38 @@ def test_one_that_fails_is_left_to_the_flush_itself(ahead: Ahead) -> None:
     with ahead.making(fail):
         pass
     assert ahead.taken(HERE, {}) is None
+
+
+def plan(rounds: int) -> TablePlan:
+    return TablePlan(None, ((),) * rounds)  # type: ignore[arg-type]  # only its rounds are counted
+
+
+def test_the_rounds_of_a_flush_come_in_their_order_and_one_is_made_ahead() -> None:
+    plans = [plan(2), plan(1)]  # told apart by their rounds
+    begun: list[tuple[int, int]] = []
+    came = Condition()
+
+    def prepare(of: TablePlan, number: int) -> Prepared:
+        with came:
+            begun.append((plans.index(of), number))
+            came.notify_all()
+        return Prepared(truncated=bool(number), upserts=EMPTY, deletes=EMPTY)
+
+    wanted = [(0, 0), (0, 1), (1, 0)]
+    with one_ahead(plans, prepare) as taken:
+        for at, (table, number) in enumerate(wanted):
+            assert taken(plans[table], number).truncated == bool(number)
+            with came:  # the next one, and not the one after it
+                assert came.wait_for(lambda until=at: begun == wanted[: until + 2], 10)
+
+
+def test_a_round_that_fails_does_so_in_its_turn() -> None:
+    def prepare(_: TablePlan, number: int) -> Prepared:
+        if number == 1:
+            raise DataError("it contradicts itself")
+        return Prepared(truncated=False, upserts=EMPTY, deletes=EMPTY)
+
+    with one_ahead([plan(2)], prepare) as taken:
+        taken(plan(2), 0)
+        with pytest.raises(DataError, match="contradicts"):
+            taken(plan(2), 1)
