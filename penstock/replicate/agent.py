@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from penstock.backends.change_source import CopyMoment
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import Position
-from penstock.errors import Kind, PenstockError, PlanStale, StateError
+from penstock.errors import DataError, Kind, PenstockError, PlanStale, StateError, TargetError
 from penstock.observe import logs
 from penstock.project.model import Project
 from penstock.project.replications import Replication, seconds, size
@@ -65,6 +65,7 @@ class Agent:
         self._desk = Desk(replication.name, store)
         self._reload = reload or (lambda: replication)
         self._paused = False
+        self._waits = True  # for an end that takes nothing; one that is to end by itself does not
         self._ends: Ends = ends_of(project, replication)
         self._stopping = threading.Event()
         self._wake = threading.Event()
@@ -133,14 +134,14 @@ class Agent:
 
     def _run(self, stack: ExitStack, *, until_caught_up: bool) -> None:
         stack.callback(self._captured.stop)
+        self._waits = not until_caught_up and self._replication.what != "copy"
         self._open = self._reach(stack, wait=not until_caught_up)
         if self._open is None:
             self._say_waiting(ended=True)
             return
         moment = self._at.resume() if self._at.ledger.begun else self._at.begin()
         self._beginning.close()  # whoever waits to take it over may do so now
-        ends = until_caught_up or self._replication.what == "copy"
-        until = self._at.source.mark() if ends else None
+        until = None if self._waits else self._at.source.mark()
         self._start_capture()
         self._copies = self._start_copies(moment)
         stack.callback(self._copies.stop)
@@ -188,7 +189,8 @@ class Agent:
         self._beginning = stack.enter_context(ExitStack())
         self._beginning.enter_context(side.source.alone())
         made = Opened(side, self._stage, stack)
-        self._circuits.target.succeeded()
+        if made.ledger.any_well or not self._waits:
+            self._circuits.target.succeeded()
         return made
 
     def _orders_alone(self, side: SourceSide) -> Orders | None:
@@ -225,6 +227,8 @@ class Agent:
             self._at.replan,
             self._replication.parallel or self._project.spark.parallel or TASKS,
             moment,
+            self._circuits.copies,
+            self._may_pass,
             self._wake.set,
         )
         copies.start()
@@ -236,8 +240,10 @@ class Agent:
         if self._replication.buffer.keep_copy and self._at.log is None and self._at.source.log is None:
             tasks = self._replication.parallel or self._project.spark.parallel or TASKS
             given = (self._project, self._replication, self._ends, self._at.source, self._at.ledger, self._at.buffer)
-            self._keeping = KeptCopies(*given, self._stage, tasks)
+            self._keeping = KeptCopies(*given, self._stage, tasks, self._circuits.kept_copies)
             stack.callback(self._keeping.stop)
+        else:
+            self._circuits.kept_copies.succeeded()  # they were asked for once
 
     @property
     def _trim_every(self) -> float:
@@ -301,7 +307,7 @@ class Agent:
             self._obey()
 
     def _step(self) -> bool:
-        """A flush; after a failure of the link, another one later."""
+        """A flush; after a failure of the link, or of every table, another one later."""
         circuit = self._circuits.target
         try:
             if circuit.attempts:
@@ -309,19 +315,47 @@ class Agent:
             if self._at.ledger.learnt:  # by this thread, or by that of the copies
                 self._at.learn()
             self._at.watch.settle()
-            moved = self._at.flusher.step()
+            moved = self._at.flusher.try_all() if self._is_trial else self._at.flusher.step()
         except PlanStale as stale:
             # What it has learnt from the target is known now: it goes on from there.
             log.info("a flush is planned anew", replication=self._replication.name, what=stale.what, why=stale.why)
             return True
         except PenstockError as error:
-            if not error.passing:
+            if not self._may_pass(error):
                 raise
             wait = circuit.failed(error)
             log.warning("a flush failed", replication=self._replication.name, what=error.what, again_in=round(wait, 1))
             return False
-        circuit.succeeded()
+        if self._at.ledger.all_failed and self._blames_target():
+            return False
+        if self._at.ledger.any_well:
+            circuit.succeeded()
         return moved
+
+    def _may_pass(self, error: PenstockError) -> bool:
+        """Of an error that is no table's: a target may take from its user what it had given, and give it back."""
+        refused = isinstance(error, TargetError) and self._replication.on_table_error == "isolate"
+        return error.passing or (refused and self._waits)
+
+    @property
+    def _is_trial(self) -> bool:
+        """Whether the target is to be tried with tables that have all failed, and not since this try began."""
+        asked = self._circuits.target.attempts > 0 or not self._waits
+        return asked and self._at.ledger.all_failed and self._at.flusher.failure is None
+
+    def _blames_target(self) -> bool:
+        """When all tables fail, it is the target: it is left alone for a while, and changes are captured."""
+        error, self._at.flusher.failure = self._at.flusher.failure, None
+        if error is None:
+            return False  # they have failed before, and each has its own time
+        if not self._waits:
+            raise error
+        circuit = self._circuits.target
+        if circuit.attempts == 0 and not isinstance(error, (TargetError, DataError)):
+            return False  # it is the source, or the plan
+        wait = circuit.failed(TargetError("every table has failed", why=str(error)))
+        log.warning("every table has failed", replication=self._replication.name, again_in=round(wait, 1))
+        return True
 
     def _watch_capture(self) -> None:
         if self._at.source.log is not None:
@@ -379,6 +413,7 @@ class Agent:
             return f"refused: the replication has no table {table}, but {known}"
         self._at.source.publish()
         self._at.ledger.save(*(fresh_copy(state) for state in chosen))
+        self._circuits.try_now()
         return f"{len(chosen)} table{'s' if len(chosen) > 1 else ''} will be copied again"
 
     def _reloaded(self) -> str:

@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import TableVersion
-from penstock.errors import Kind, PenstockError
+from penstock.errors import PenstockError, TargetError
 from penstock.observe import logs
 from penstock.replicate.captured import CapturedSide
 from penstock.replicate.capturing import Orders
@@ -58,7 +58,8 @@ class Away:
                     try:
                         reached = open_(opened)
                     except PenstockError as error:
-                        if error.kind is not Kind.TRANSIENT:
+                        # It may be full, read only, or have taken from its user what it had given.
+                        if not error.passing and not isinstance(error, TargetError):
                             raise
                         wait = circuit.failed(error)
                         log.warning("the target is away", what=error.what, why=error.why, again_in=round(wait, 1))

@@ -1,4 +1,4 @@
-"""When an end of a replication that has failed is tried again: later each time, and never by many at once.
+"""When an end of a replication that has failed, or its copies, are tried again: later each time, never many at once.
 
 How often it has failed and when it is tried next is kept in the state store: an agent that starts while the circuit
 is open waits for the rest of the time, as the one before it would have.
@@ -16,11 +16,12 @@ from penstock.replicate.flushing import backoff
 
 # After a failure of an end that another try may mend.
 AGAIN_SECONDS = (0.5, 60.0)
+NAMES = ("source", "target", "copies", "kept_copies")
 
 
 @dataclass(slots=True)
 class Circuit:
-    """Of one end: closed while it works; open until the next try; then that one try decides."""
+    """Of one of them: closed while it works; open until the next try; then that one try decides."""
 
     attempts: int = 0  # that have failed in a row
     at: datetime | None = None  # of the next one
@@ -35,7 +36,8 @@ class Circuit:
     @property
     def due(self) -> bool:
         """Whether it may be tried."""
-        return self.at is None or datetime.now(UTC) >= self.at
+        at = self.at  # once: another thread may change it
+        return at is None or datetime.now(UTC) >= at
 
     def failed(self, error: PenstockError) -> float:
         """Seconds until the next try."""
@@ -49,7 +51,8 @@ class Circuit:
         self.attempts, self.at, self.reason = 0, None, ""
 
     def to_record(self) -> dict[str, Any]:
-        retry_at = self.at.isoformat() if self.at is not None else ""
+        at = self.at  # as above
+        retry_at = at.isoformat() if at is not None else ""
         return {"state": self.state, "attempts": self.attempts, "retry_at": retry_at, "reason": self.reason}
 
     @staticmethod
@@ -63,10 +66,12 @@ class Circuit:
 
 @dataclass(slots=True)
 class Circuits:
-    """Of both ends."""
+    """Of both ends, and of the copies, which need both: while they wait, what streams goes on."""
 
     source: Circuit = field(default_factory=Circuit)
     target: Circuit = field(default_factory=Circuit)
+    copies: Circuit = field(default_factory=Circuit)
+    kept_copies: Circuit = field(default_factory=Circuit)  # those beside the buffer
 
     @property
     def waiting(self) -> str:
@@ -77,11 +82,15 @@ class Circuits:
 
     @property
     def reason(self) -> str:
-        return self.target.reason or self.source.reason
+        return self.target.reason or self.source.reason or self.copies.reason or self.kept_copies.reason
+
+    def try_now(self) -> None:
+        """Somebody asks for it: the rest of the time is not waited for."""
+        self.target.at = self.copies.at = None
 
     def to_record(self) -> dict[str, Any]:
-        return {"source": self.source.to_record(), "target": self.target.to_record()}
+        return {name: getattr(self, name).to_record() for name in NAMES}
 
     @staticmethod
     def from_record(record: Mapping[str, Any]) -> Circuits:
-        return Circuits(*(Circuit.from_record(record.get(name, {})) for name in ("source", "target")))
+        return Circuits(**{name: Circuit.from_record(record.get(name, {})) for name in NAMES})

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 
 from penstock.backends.change_source import ChangeSource, CopyMoment
@@ -12,9 +13,9 @@ from penstock.backends.change_target import TableState
 from penstock.errors import BeyondArrow, PenstockError, SourceMoved
 from penstock.observe import logs
 from penstock.project.replications import Replication, seconds
-from penstock.replicate.circuit import AGAIN_SECONDS
+from penstock.replicate.circuit import Circuit
 from penstock.replicate.copy import TABLES_AT_ONCE, Copier, TableCopy, mixes, next_wave
-from penstock.replicate.flushing import Flushing, backoff, fresh_copy
+from penstock.replicate.flushing import Flushing, fresh_copy
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.tables import Kept
 from penstock.replicate.versions import differences
@@ -23,6 +24,16 @@ from penstock.schema import TableName
 log = logs.Log("replicate")
 
 LOOK_SECONDS = 0.2  # between two looks for a table that is to be copied
+
+
+@contextmanager
+def _trouble_of(state: TableState) -> Iterator[None]:
+    """What is refused meanwhile is one table's trouble, where it does not say whose."""
+    try:
+        yield
+    except PenstockError as error:
+        error.place = error.place or str(state.target)
+        raise
 
 
 class Copies:
@@ -39,8 +50,11 @@ class Copies:
         replan: Callable[[TableName], Kept],
         tasks: int,
         moment: CopyMoment | None,
+        circuit: Circuit,
+        waits_for: Callable[[PenstockError], bool],
         wake: Callable[[], None],
     ) -> None:
+        """`circuit` says when they are tried again, and `waits_for` what is of no table and may pass."""
         self._replication = replication
         self._source = source
         self._ledger = ledger
@@ -51,11 +65,12 @@ class Copies:
         self._tasks = tasks
         self._moment = moment
         self._taken = time.monotonic()
+        self._circuit = circuit
+        self._waits_for = waits_for
         self._wake = wake
         self._open: dict[TableName, TableCopy] = {}
         self._stopping = threading.Event()
         self._paused = threading.Event()
-        self._attempts = 0
         self.progress: dict[TableName, tuple[int, int]] = {}  # ranges that are staged, of how many
         self.rows: dict[TableName, int] = {}
         self.error: BaseException | None = None
@@ -74,7 +89,7 @@ class Copies:
     def _run(self) -> None:
         try:
             while not self._stopping.is_set():
-                if self._paused.is_set() or not self._step():
+                if self._paused.is_set() or not self._circuit.due or not self._step():
                     self._let_go()
                     self._stopping.wait(LOOK_SECONDS)
         except BaseException as error:  # noqa: BLE001  raised again by the agent's own thread
@@ -90,17 +105,23 @@ class Copies:
             self._open_more()
             self._finish()
             wave = next_wave(list(self._open.values()), self._tasks)
-            if not wave:
-                return bool(self._open)
-            rows = self._copier.stage(self._current(), wave)
-            for copy, _ in wave:
-                name = copy.kept.source.name
-                self.progress[name] = (len(copy.staged), len(copy.state.ranges))
-                self.rows[name] = self.rows.get(name, 0) + rows.get(name, 0)
-            self._attempts = 0
+            if wave:
+                self._stage(wave)
         except PenstockError as error:
             self._failed(error)
-        return True
+            return True
+        self._circuit.succeeded()
+        return bool(self._open)
+
+    def _stage(self, wave: Sequence[tuple[TableCopy, int]]) -> None:
+        rows = self._copier.stage(self._current(), wave)
+        for name, copy in {copy.kept.source.name: copy for copy, _ in wave}.items():
+            self.progress[name] = (len(copy.staged), len(copy.state.ranges))
+            self.rows[name] = self.rows.get(name, 0) + rows.get(name, 0)
+            if copy.state.attempts:
+                # The target takes its rows again.
+                copy.state = replace(copy.state, attempts=0)
+                self._ledger.save(copy.state)
 
     def _open_more(self) -> None:
         """The largest, and the smallest of the others."""
@@ -119,16 +140,19 @@ class Copies:
                     self._let_go()  # the next moment has it
                     return
                 continue
-            if state.copy and state.version is not None and differences(state.version, kept.source.version):
-                # What is staged has another form than what would be staged now.
-                self._copier.discard(kept, state)
-                state = fresh_copy(state)
-            self._open[state.source] = self._copier.open(kept, state, moment)
+            with _trouble_of(state):
+                if state.copy and state.version is not None and differences(state.version, kept.source.version):
+                    # What is staged has another form than what would be staged now.
+                    self._copier.discard(kept, state)
+                    state = fresh_copy(state)
+                self._open[state.source] = self._copier.open(kept, state, moment)
 
     def _finish(self) -> None:
         for name, copy in list(self._open.items()):
             if not copy.left:
-                self._ledger.save(self._copier.finish(copy))
+                with _trouble_of(copy.state):
+                    finished = self._copier.finish(copy)
+                self._ledger.save(finished)
                 del self._open[name]
                 # It joins when the log is past its moment: of a source that is idle, not before somebody writes.
                 self._source.mark()
@@ -176,7 +200,7 @@ class Copies:
         try:
             self._settle(error, table)
         except PenstockError as other:
-            if not other.passing:
+            if not self._waits_for(other):
                 raise
             self._wait(other)  # what has become of the table is found out again
 
@@ -193,15 +217,14 @@ class Copies:
             self._ledger.save(replace(fresh_copy(table), texts=texts))
             return
         if error.passing or table is None:
-            if not error.passing:
+            if not self._waits_for(error):
                 raise error
             self._wait(error)
             return
         self._flusher.fail(table, error)
 
     def _wait(self, error: PenstockError) -> None:
-        wait = backoff(self._attempts, *AGAIN_SECONDS)
-        self._attempts += 1
+        wait = self._circuit.failed(error)
         log.warning(
             "a copy failed",
             replication=self._replication.name,
@@ -209,7 +232,6 @@ class Copies:
             why=error.why,
             again_in=round(wait, 1),
         )
-        self._stopping.wait(wait)
 
     def _guilty(self, error: PenstockError) -> TableState | None:
         """The table that an error speaks of: by its own name, or by that of its hidden table."""

@@ -93,7 +93,7 @@ class Flusher(Flushing):
             made = self._ahead.taken(position, streaming) or self._made(position, streaming)
             if made is None:
                 return False
-            until, states = made.changes.until, self._evolved(made.plans, streaming)
+            until, states = made.changes.until, self._well(self._evolved(made.plans, streaming))
             with self._ahead.making(lambda over: self._folded(until, streaming, over)), self._flushes(made) as flushes:
                 self._ledger.commit(flushes, after=until, states=states)
         except TableFailed as failed:
@@ -180,6 +180,13 @@ class Flusher(Flushing):
                 states.append(replace(state, version=version))
         return states
 
+    def _well(self, evolved: Sequence[TableState]) -> list[TableState]:
+        """With those of tables that had failed: what they have failed at lies before the end of this flush."""
+        known = {state.source: state for state in evolved}
+        again = [state for state in self._tables("streaming") if state.attempts]
+        well = [replace(known.pop(state.source, state), attempts=0) for state in again]
+        return [*known.values(), *well]
+
     def _note(self, plans: Sequence[TablePlan]) -> None:
         for one in plans:
             kept = one.evolved.kept
@@ -230,7 +237,7 @@ class Flusher(Flushing):
         plans = plan_tables(changes, into, self._evolver)
         made = Made(state.position, into, segments, changes, plans)
         [following] = self._evolved(plans, into) or [state]
-        following = replace(following, position=changes.until)
+        following = replace(following, position=changes.until, attempts=0 if plans else state.attempts)
         if moment is not None:
             self._commit_whole(following, changes, plans, moment)
             return True
@@ -267,7 +274,12 @@ class Flusher(Flushing):
 
     def _join(self, state: TableState, kept: Kept) -> None:
         """It is as far as the others: visible from here on, by the transaction that says so."""
-        joined = replace(state, phase="streaming", position=None, hidden="", copy="", reason="", remedy="", attempts=0)
+        # What it has failed at may lie right behind the others' position: until it has taken that, it is not well.
+        untried = not state.hidden and self._buffer.rows_behind(self._ledger.position) > 0
+        attempts = state.attempts if untried else 0
+        joined = replace(
+            state, phase="streaming", position=None, hidden="", copy="", reason="", remedy="", attempts=attempts
+        )
         flushes: list[TableFlush] = []
         if state.hidden:
             hidden = TableName(kept.replica.table.schema, state.hidden)
@@ -290,8 +302,6 @@ class Flusher(Flushing):
             self._as_texts(replace(state, texts=tuple(sorted({*state.texts, *error.columns}))))
             return
         self.fail(state, error)
-        if all(one.phase == "failed" for one in self._ledger.tables()):
-            raise error  # then it is the target
 
     def _as_texts(self, state: TableState) -> None:
         before = self._kept[state.source]

@@ -46,6 +46,7 @@ class Flushing(ABC):
         self._buffer = buffer
         self._kept = kept
         self.applied: dict[TableName, int] = {}  # changes since this start
+        self.failure: PenstockError | None = None  # the last that a table has failed with, until somebody takes it
 
     @abstractmethod
     def step(self) -> bool:
@@ -61,6 +62,7 @@ class Flushing(ABC):
         """Out of the consistent set, with the reason; or everything stops, where that is asked for."""
         if self._replication.on_table_error == "halt":
             raise error
+        self.failure = error  # before others can see that it has failed
         name = self._replication.name
         log.warning("a table has failed", replication=name, table=str(state.source), what=error.what, why=error.why)
         self._ledger.save(self._failed(state, error))
@@ -87,10 +89,14 @@ class Flushing(ABC):
             return f"correct the value at the source, or leave the column out (`exclude`), then {again}"
         return error.remedy.replace("`penstock replications resync NAME TABLE`", again)
 
-    def _try_again(self, state: TableState) -> bool:
-        """From where it failed: in its hidden table, or, as others may see, in its own."""
-        self._ledger.save(replace(state, phase=state.failed_in))  # type: ignore[arg-type]  # one of the phases
+    def _try_again(self, *states: TableState) -> bool:
+        """From where each failed: in its hidden table, or, as others may see, in its own."""
+        self._ledger.save(*(replace(state, phase=state.failed_in) for state in states))  # type: ignore[arg-type]  # one of the phases
         return True
+
+    def try_all(self) -> bool:
+        """Every table that has failed, whatever its own time is."""
+        return self._try_again(*(state for state in self._ledger.tables() if state.phase == "failed"))
 
 
 def fresh_copy(state: TableState) -> TableState:

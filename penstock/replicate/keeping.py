@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
 from pathlib import Path
 
 from penstock.backends.change_source import ChangeSource
@@ -20,6 +19,7 @@ from penstock.backends.staging import sync
 from penstock.project.model import Project
 from penstock.project.replications import Replication
 from penstock.replicate.buffer import Buffer
+from penstock.replicate.circuit import Circuit
 from penstock.replicate.copies import Copies
 from penstock.replicate.copy import Stage
 from penstock.replicate.flushing import due, fresh_copy
@@ -107,6 +107,7 @@ class KeptCopies:
         buffer: Buffer,
         stage: Stage,
         tasks: int,
+        circuit: Circuit,
     ) -> None:
         folder: Path = buffer.chain.folder
         self._ledger = ledger
@@ -116,10 +117,9 @@ class KeptCopies:
         copier = LogCopier(project, replication, ends, kept_ledger.save, stage).into(folder, kept_ledger.live)
         self._kept: dict[TableName, Kept] = {table.name: kept_in_log(table) for table in source.tables()}
         flusher = LogFlusher(replication, source, kept_ledger, buffer, self._kept)
-        nobody: Callable[[], None] = lambda: None  # noqa: E731  nobody waits for them
-        self._copies = Copies(
-            replication, source, kept_ledger, flusher, copier, self._kept, self._replan, tasks, None, nobody
-        )
+        given = (replication, source, kept_ledger, flusher, copier, self._kept, self._replan, tasks)
+        # Nobody waits for them.
+        self._copies = Copies(*given, None, circuit, lambda error: error.passing, lambda: None)
         self._copies.start()
 
     def _replan(self, name: TableName) -> Kept:

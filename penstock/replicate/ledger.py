@@ -47,6 +47,17 @@ class Ledger:
         return self._tables.get(name)
 
     @property
+    def all_failed(self) -> bool:
+        states = self.tables()
+        return bool(states) and all(state.phase == "failed" for state in states)
+
+    @property
+    def any_well(self) -> bool:
+        """Whether there is a table that has taken something since it last failed, or never has; or none at all."""
+        states = self.tables()
+        return not states or any(not state.attempts for state in states)
+
+    @property
     def oldest(self) -> Position:
         """How far the table is that has got least: what lies before it, nobody needs."""
         places = [state.position for state in self.tables() if state.position is not None]

@@ -27,7 +27,7 @@ class Status:
     error: str = ""
     waiting: str = ""
     remedy: str = ""  # of the error
-    circuits: Mapping[str, Any] = field(default_factory=dict)  # of both ends, as records
+    circuits: Mapping[str, Any] = field(default_factory=dict)  # of both ends and of the copies, as records
     lag_seconds: float = 0.0  # since the first commit that was captured and is not applied
 
     @property

@@ -16,6 +16,7 @@ from penstock.project import Project
 from penstock.replicate.copy import StampedPartition
 from tests.replication.conftest import TARGETS
 from tests.replication.stand import Stand, stage_here
+from tests.replication.test_target_down import told
 from tests.waiting import await_true
 
 pytestmark = [pytest.mark.postgres, pytest.mark.sampled, pytest.mark.timeout(240)]
@@ -177,6 +178,7 @@ def test_the_largest_table_stalls_nobody_and_nobody_sees_half_a_copy(make: Make)
     assert len(seen) > 5
     assert not any(seen)
     stand.assert_agrees("aaa_large", *names)
+    await_true(lambda: {table["copied"] for table in told(stand)["tables"]} == {400, 8}, 10, lambda: told(stand))
     # Of a table that is there, readers see what was there, to the last.
     between.look = lambda stand: seen.append(stand.target.query("select count(*) from small1") != [(8,)])
     stand.source.execute("delete from small1 where id > 4")

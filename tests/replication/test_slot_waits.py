@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import uuid
 from collections.abc import Callable
+from typing import Any
 
 import psycopg
 import pytest
@@ -12,8 +13,13 @@ from penstock.backends.change_source import LogNames
 from penstock.backends.postgres import replication
 from penstock.backends.postgres.change_source import PostgresChangeSource
 from penstock.backends.postgres.config import PostgresConfig
+from penstock.cli.views.replications import retries
 from penstock.errors import LinkLost
+from penstock.replicate import circuit
 from tests.conformance.harness import Harness, PostgresHarness
+from tests.replication.stand import ITEMS, Stand
+from tests.replication.test_target_down import told
+from tests.waiting import await_true
 
 pytestmark = pytest.mark.postgres
 
@@ -51,3 +57,40 @@ def test_whoever_a_slot_waits_for_is_named(harness: Callable[[str], Harness], mo
     made.begin().close()  # they have ended
     made.remove()
     made.close()
+
+
+def test_how_often_copies_were_tried_and_when_they_are_next_survives_a_restart(
+    make: Callable[..., Stand], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A copy waits for whoever writes; what streams does not."""
+    monkeypatch.setattr(replication, "SLOT_SECONDS", 0.5)
+    monkeypatch.setattr(circuit, "AGAIN_SECONDS", (600.0, 600.0))
+    stand = make("sqlite")
+    stand.source.execute(*ITEMS, "create table words (id bigint primary key)")
+    stand.start()
+    stand.sync()
+
+    def copies() -> dict[str, Any]:
+        found: dict[str, Any] = told(stand)["circuits"]["copies"]
+        return found
+
+    with psycopg.connect(stand.source.dsn) as writer:
+        writer.execute("delete from items where id > 400")
+        stand.resync("items")
+        await_true(lambda: copies()["attempts"] == 1, 30, lambda: told(stand))
+        before = copies()
+        assert "no slot could be made within" in told(stand)["error"]
+        assert told(stand)["state"] == "running"
+        [line] = retries(told(stand))
+        assert line.startswith("copies failed once, circuit open, tried again")
+        stand.source.execute("insert into words values (1)")
+        await_true(lambda: stand.target.query("select id from words") == [(1,)], 5, lambda: told(stand))
+        stand.stop()
+        stand.start()
+        await_true(lambda: stand.seen is not None, 30, lambda: stand.error)
+        assert copies() == before
+    stand.resync("items")  # somebody who asks does not wait for the rest of the time
+    stand.sync()
+    stand.assert_agrees("items", "words")
+    await_true(lambda: copies()["state"] == "closed", 10, lambda: told(stand))
+    assert told(stand)["error"] == ""

@@ -123,7 +123,7 @@ def retries(record: Mapping[str, Any]) -> list[str]:
         if circuit["attempts"]:
             times = "once" if circuit["attempts"] == 1 else f"{circuit['attempts']} times"
             at = f"{datetime.fromisoformat(circuit['retry_at']):%H:%M:%S} UTC" if circuit["retry_at"] else "at once"
-            said.append(f"{name} failed {times}, circuit {circuit['state']}, tried again {at}")
+            said.append(f"{name.replace('_', ' ')} failed {times}, circuit {circuit['state']}, tried again {at}")
     return said
 
 
