@@ -102,7 +102,7 @@ def test_a_restart_keeps_to_the_time_of_the_next_try(clerk: Clerk, make: Make, m
     stand.source.execute(*ITEMS)
     stand.start()
     stand.sync()
-    monkeypatch.setattr(circuit, "AGAIN_SECONDS", (5.0, 5.0))
+    monkeypatch.setattr(circuit, "AGAIN_SECONDS", (10.0, 10.0))
     clerk.may_not_write()
     stand.source.execute("delete from items where id > 400")
     await_true(lambda: refused(stand), 30, lambda: told(stand))
