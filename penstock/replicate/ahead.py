@@ -50,10 +50,8 @@ class Ahead:
 
     def taken(self, after: Position, kept: Mapping[TableName, Kept]) -> Made | None:
         """The flush behind this position, if it was made for just these tables: much may have happened since."""
-        if self._next is None:
-            return None
-        made = self._next.result()
-        self._next = None
+        begun, self._next = self._next, None
+        made = begun.result() if begun is not None else None
         return made if made is not None and made.after == after and made.kept == kept else None
 
     def close(self) -> None:
