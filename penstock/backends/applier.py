@@ -149,6 +149,8 @@ class SqlApplier(Applier):
 
     def remove(self) -> None:
         with self.session() as session:
+            for statement in ledger_tables(session.catalog):  # of one that never began
+                session.execute(session.marks(statement))
             for table, name in (("replicated", "replication"), ("replications", "name")):
                 session.execute(session.marks(f"delete from _penstock.{table} where {name} = ?"), (self._replication,))
 

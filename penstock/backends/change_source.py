@@ -297,6 +297,11 @@ class ReadsChanges(ABC):
         self, config: ConnectionConfig, names: LogNames, tables: Sequence[TableRequest]
     ) -> ChangeSource: ...
 
+    def left_at_source(self, names: LogNames) -> list[str]:
+        """The statements that take back what a replication has made there, for a server that is not reached."""
+        del names
+        return []
+
 
 class ReadsTexts(ABC):
     """Of a backend whose log holds its own texts: what they mean, without its server."""

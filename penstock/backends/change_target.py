@@ -167,6 +167,11 @@ class AppliesChanges(ABC):
     @abstractmethod
     def applier(self, config: ConnectionConfig, replication: str) -> Applier: ...
 
+    def left_at_target(self, replication: str) -> list[str]:
+        """The statements that make the target forget a replication, for one that is not reached."""
+        del replication
+        return []
+
     def works_in(self, config: ConnectionConfig) -> ConnectionConfig:
         """The database whose tables a replication writes; another one where the target itself only shows them."""
         return config

@@ -129,11 +129,19 @@ def prepare(
 
 
 @app.command("remove")
-def remove(ctx: typer.Context, name: NameArgument) -> None:
+def remove(
+    ctx: typer.Context,
+    name: NameArgument,
+    without_source: Annotated[
+        bool, typer.Option("--without-source", help="The source is gone for ever: print what would be left there.")
+    ] = False,
+    without_target: Annotated[
+        bool, typer.Option("--without-target", help="The target is gone for ever: print what would be left there.")
+    ] = False,
+) -> None:
     """Take back the slot and the publications, and forget the position; the tables stay, and a log with copied rows."""
-    from penstock.cli import output as out
-    from penstock.replicate import buffer
-    from penstock.replicate.tables import ends_of, requests
+    from penstock.cli.views import replications as view
+    from penstock.replicate.removal import remove as remove_it
 
     invocation = context.of(ctx)
     project = invocation.project()
@@ -147,20 +155,8 @@ def remove(ctx: typer.Context, name: NameArgument) -> None:
                 kept="nothing was touched",
                 remedy="stop it first",
             )
-    ends = ends_of(project, replication)
-    source = ends.change_source(replication, requests(project, replication, ends))
-    applier = ends.applier(replication)
-    try:
-        source.remove()
-        applier.remove()
-        # Last: if we die here, what is left is a log that no position leads into, and the next remove takes it.
-        if not replication.buffer.keep_copy:
-            buffer.remove(replication.buffer_folder(project.root))
-    finally:
-        applier.close()
-        source.close()
-    stays = "the tables and the log stay" if replication.buffer.keep_copy else "the tables stay"
-    out.out().print(out.cell(f"{name}: slot, publications and position are gone; {stays}"))
+    left = remove_it(project, replication, source=not without_source, target=not without_target)
+    view.show_removed(replication, left)
 
 
 def _records(ctx: typer.Context) -> list[ReplicationRecord]:

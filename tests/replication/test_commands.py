@@ -14,9 +14,14 @@ from pathlib import Path
 import psycopg
 import pytest
 
+from penstock.backends.change_target import Flush, TableState
+from penstock.backends.postgres.apply import PostgresApplier
+from penstock.backends.postgres.config import PostgresConfig
+from penstock.schema import TableName
 from penstock.state import AgentRecord, open_store
 from tests.conformance.harness import Harness, PostgresHarness
 from tests.replication.desk import NAME, Desk
+from tests.unit.changelog_rows import position
 from tests.waiting import await_true
 
 pytestmark = [pytest.mark.postgres]
@@ -301,6 +306,66 @@ def test_remove_takes_back_what_was_made_and_a_new_start_begins_anew(running: De
     running.start()
     running.await_target(COUNT, [(20,)])
     running.await_target("select count(*) from words", [(51,)])
+
+
+NOWHERE = "postgresql://nobody@127.0.0.1:1/nothing"
+
+
+def test_remove_without_a_source_that_is_gone_says_what_stays_there(running: Desk) -> None:
+    running.stop()
+    there, running.source.dsn = running.source.dsn, NOWHERE
+    running.configure()
+    running.source.dsn = there
+    answer = running.run("replications", "remove", NAME)
+    assert answer.code == 1
+    assert f"penstock replications remove {NAME} --without-source" in " ".join(answer.err.split())
+    assert "nothing was touched" in answer.err
+    known = "select count(*) from _penstock.replications"
+    assert running.read(known) == [(1,)]
+    answer = running.run("replications", "remove", NAME, "--without-source")
+    assert answer.code == 0, answer.err
+    assert running.read(known) == [(0,)]
+    assert not (running.folder / ".penstock" / "buffer" / NAME).exists()
+    assert running.read(COUNT) == [(100,)]
+    for table in ("pg_replication_slots where slot_name = '" + running.slot + "'", "pg_publication"):
+        assert running.source.query(f"select 1 from {table}")
+    running.source.execute(*(line.removesuffix(";") for line in answer.out.splitlines()))
+    for table in ("pg_replication_slots where slot_name = '" + running.slot + "'", "pg_publication"):
+        assert running.source.query(f"select 1 from {table}") == []
+
+
+def test_remove_without_a_target_that_is_gone_says_what_stays_there(
+    desk: Desk, harness: Callable[[str], Harness]
+) -> None:
+    target = harness("postgres")
+    assert isinstance(target, PostgresHarness)
+    target.dsn, there = NOWHERE, target.dsn
+    desk.target = target
+    desk.configure()
+    assert desk.run("replications", "prepare", NAME).code == 0
+    answer = desk.run("replications", "remove", NAME)
+    assert answer.code == 1
+    assert f"penstock replications remove {NAME} --without-target" in " ".join(answer.err.split())
+    assert desk.source.query("select 1 from pg_publication")
+    answer = desk.run("replications", "remove", NAME, "--without-target")
+    assert answer.code == 0, answer.err
+    assert desk.source.query("select 1 from pg_publication") == []
+    target.dsn = there
+    back = PostgresApplier(PostgresConfig.model_validate({"name": "to", "type": "postgres", "dsn": there}), NAME)
+    back.claim()
+    back.flush(Flush(None, position(10), states=(TableState(TableName("public", "t"), TableName("public", "t")),)))
+    back.close()
+    target.execute(*(line.removesuffix(";") for line in answer.out.splitlines()))
+    for table in ("replications", "replicated"):
+        assert target.query(f"select 1 from _penstock.{table}") == []
+
+
+def test_a_replication_whose_tables_are_all_gone_can_be_removed(desk: Desk) -> None:
+    assert desk.run("replications", "prepare", NAME).code == 0
+    desk.source.execute("drop table items, words")
+    answer = desk.run("replications", "remove", NAME)
+    assert answer.code == 0, answer.err
+    assert desk.source.query("select 1 from pg_publication") == []
 
 
 # ---------------------------------------------------------------- the command itself, with Spark

@@ -20,7 +20,7 @@ from penstock.backends.change_target import Applier, AppliesChanges
 from penstock.backends.changes import ChangedColumn, TableVersion
 from penstock.backends.postgres.capabilities import CAPABILITIES
 from penstock.backends.postgres.config import PostgresConfig
-from penstock.backends.postgres.connect import DriverSession, Identity, open_session
+from penstock.backends.postgres.connect import DriverSession, Identity, literal, open_session
 from penstock.backends.postgres.read import READABLE, PostgresSource
 from penstock.backends.postgres.write import PostgresTarget
 from penstock.errors import ConfigError
@@ -76,6 +76,15 @@ class PostgresBackend(Backend, ReadsChanges, ReadsTexts, AppliesChanges):
         from penstock.backends.postgres.apply import PostgresApplier
 
         return PostgresApplier(_mine(config), replication)
+
+    def left_at_source(self, names: LogNames) -> list[str]:
+        from penstock.backends.postgres.publications import removal
+
+        return [f"select pg_drop_replication_slot({literal(names.slot)})", *removal(names)]
+
+    def left_at_target(self, replication: str) -> list[str]:
+        tables = (("replicated", "replication"), ("replications", "name"))
+        return [f"delete from _penstock.{table} where {column} = {literal(replication)}" for table, column in tables]
 
     def text_values(self, version: TableVersion, schema: Schema, rows: pa.Table) -> pa.Table:
         from penstock.backends.postgres.texts import read_values

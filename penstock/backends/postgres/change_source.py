@@ -27,7 +27,7 @@ from penstock.backends.change_source import (
 from penstock.backends.changes import ChangedColumn, Position, TableVersion
 from penstock.backends.postgres import catalog, health, outline, publications, replication, requirements, split
 from penstock.backends.postgres.config import PostgresConfig
-from penstock.backends.postgres.connect import Identity, identifier
+from penstock.backends.postgres.connect import Identity
 from penstock.backends.postgres.describe import version
 from penstock.backends.postgres.errors import refused
 from penstock.backends.postgres.identity import option_findings
@@ -362,8 +362,8 @@ class PostgresChangeSource(ChangeSource):
             self._session.query("select pg_catalog.pg_drop_replication_slot(%s)", (self._names.slot,))
         # Those of a standby are its primary's: whoever made them there takes them back.
         left = self._names.own or self._is_standby()
-        for name in () if left else replication.publications(self._names):
-            self._session.execute(f"drop publication if exists {identifier(name)}")
+        for statement in () if left else publications.removal(self._names):
+            self._session.execute(statement)
 
     def close(self) -> None:
         self._session.close()

@@ -64,6 +64,11 @@ def changes(session: DriverSession, names: LogNames, tables: Sequence[PublishedT
     return made
 
 
+def removal(names: LogNames) -> list[str]:
+    """What takes back our own publications."""
+    return [] if names.own else [f"drop publication if exists {identifier(name)}" for name in publications(names)]
+
+
 def _drop(name: str, tables: Sequence[TableName]) -> str:
     return f"alter publication {identifier(name)} drop table {', '.join(qualified(table) for table in tables)}"
 

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 
     from penstock.backends.change_source import Finding
     from penstock.cli.replications import ReplicationRecord
+    from penstock.project.replications import Replication
     from penstock.replicate.status import Status
 
 DRAW_SECONDS = 0.25
@@ -158,6 +159,21 @@ def show_one(record: ReplicationRecord, form: Output) -> None:
     for table in record.status["tables"]:
         if table["remedy"]:
             out.out().print(out.cell(f"{table['table']}: {table['remedy']}", "dim"))
+
+
+def show_removed(replication: Replication, left: Mapping[str, Sequence[str]]) -> None:
+    gone = {
+        (): "slot, publications and position are gone",
+        ("source",): "its position is gone",
+        ("target",): "slot and publications are gone",
+    }.get(tuple(left), "nothing at its ends was touched")
+    stays = "the tables and the log stay" if replication.buffer.keep_copy else "the tables stay"
+    out.err().print(out.cell(f"{replication.name}: {gone}; {stays}"))
+    for end, statements in left.items():
+        if statements:
+            out.err().print(out.cell(f"left at the {end}; should it come back, run there:", "dim"))
+        for statement in statements:
+            print(f"{statement};")  # for a pipe: never wrapped
 
 
 def show_prepared(found: Sequence[Finding], statements: Sequence[str], *, printed: bool) -> None:
