@@ -11,7 +11,7 @@ from dataclasses import replace
 
 from penstock.backends.base import Dialect, Execute, TableLoad
 from penstock.backends.change_source import ChangeSource
-from penstock.backends.change_target import TableFlush, TableState
+from penstock.backends.change_target import TableFailed, TableFlush, TableState
 from penstock.errors import PenstockError, SourceError
 from penstock.observe import logs
 from penstock.project.replications import Replication
@@ -128,6 +128,10 @@ class Watch:
         if self._replication.on_drop == "drop" and self._dialect is not None:
             drop = Execute(f"drop table if exists {self._dialect.relation(state.target)}")
             flushes = [TableFlush(state.source, TableLoad(state.target, (), (drop,)))]
-        # If we die before this commits, the next start finds the table gone and comes here again.
-        self._ledger.commit(flushes, forgotten=[state.source])
+        try:
+            # If we die before this commits, the next start finds the table gone and comes here again.
+            self._ledger.commit(flushes, forgotten=[state.source])
+        except TableFailed as failed:
+            self._flusher.fail(state, failed.error)  # a view needs it, perhaps
+            return
         self._kept.pop(state.source, None)

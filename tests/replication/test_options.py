@@ -167,6 +167,22 @@ def test_a_table_that_is_dropped_while_nobody_looks(make: Make) -> None:
     assert stand.target.has_table("others")
 
 
+def test_a_table_that_a_view_of_the_target_needs_is_dropped_once_it_may(make: Make) -> None:
+    stand = make("postgres", on_drop="drop")
+    stand.source.execute(*ITEMS, "create table others (id int primary key)")
+    stand.start()
+    stand.sync()
+    stand.target.execute("create view shown as select * from items")
+    stand.source.execute("drop table items")
+    await_true(lambda: stand.state("items")["phase"] == "failed", 60, lambda: (stand.seen, stand.error))
+    stand.source.execute("insert into others values (1)")
+    stand.sync()
+    stand.assert_agrees("others")
+    stand.target.execute("drop view shown")
+    await_true(lambda: stand.seen is not None and "public.items" not in stand.seen["tables"], 60, lambda: stand.seen)
+    assert not stand.target.has_table("items")
+
+
 def test_a_table_that_is_not_asked_for_any_more_stays(make: Make) -> None:
     stand = make("sqlite", on_drop="drop")
     stand.source.execute(*ITEMS, "create table others (id int primary key)")
