@@ -57,6 +57,13 @@ SOME: dict[str, str] = {
     "publish.removed": "a manifest is committed, one of the files that it replaces is gone",
 }
 
+# Places that a buffer passes once it is old.
+OLD: dict[str, str] = {
+    "pack.written": "old segments are in one file, which has no name yet",
+    "pack.linked": "old segments are in a pack, and still in files of their own",
+    "pack.removed": "old segments are in a pack, some no more in files of their own",
+}
+
 
 class FailpointError(RuntimeError):
     """Raised by an armed failpoint."""
@@ -67,7 +74,7 @@ def failpoint(name: str) -> None:
     armed = os.environ.get(ENV)
     if not armed:
         return
-    if not any(name in known for known in (NAMES, REPLICATION, SOME)):
+    if not any(name in known for known in (NAMES, REPLICATION, SOME, OLD)):
         raise KeyError(name)
     for entry in armed.split(","):
         key, _, action = entry.partition("=")

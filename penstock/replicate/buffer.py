@@ -24,6 +24,7 @@ from penstock.errors import ConfigError, LinkLost, StateError
 Read = TypeVar("Read")
 
 FLUSH_BYTES = 64 * 1024 * 1024  # of one flush, in memory: rows may be of any size
+PACK_SECONDS = 0.1  # for packing old segments, and one pack at least: a flush waits for it
 MARK = "buffer.json"  # in the folder: whose it is. Where it is missing, the folder is not what it was
 
 
@@ -57,7 +58,7 @@ class Buffer:
             if not last:
                 return
             self._known.append(self._learnt(last)[0])
-        while self.chain.path(self._known[-1].number + 1).exists():
+        while self.chain.has(self._known[-1].number + 1):
             known, taken = self._learnt(self._known[-1].number + 1)
             self._stop_if_apart(self._known[-1], known)
             self._known.append(known)
@@ -82,8 +83,7 @@ class Buffer:
         held = sum(table.get("held", table["bytes"]) for table in footer["tables"])
         first_at = datetime.fromisoformat(at) if (at := footer.get("first_at")) else None
         after, until = Position.from_record(footer["after"]), Position.from_record(footer["until"])
-        taken = self.chain.path(number).stat().st_size + self.chain.piece_bytes(footer)
-        return _Known(number, after, until, rows, held, first_at), taken
+        return _Known(number, after, until, rows, held, first_at), self.chain.taken(number, footer)
 
     def _stop_if_apart(self, before: _Known, known: _Known) -> None:
         if known.after.commit > before.until.commit:
@@ -169,7 +169,7 @@ class Buffer:
     @property
     def _away(self) -> bool:
         """Whether all of it is gone: of a log that lives, the last segment is never removed."""
-        return bool(self._known) and not self.chain.path(self._known[-1].number).exists()
+        return bool(self._known) and not self.chain.has(self._known[-1].number)
 
     def clear(self) -> None:
         """Remove every segment: nobody goes on with them."""
@@ -194,11 +194,15 @@ class Buffer:
             young = time.time() - retain
             number = self.chain.first()
             while number < self._known[-1].number:
-                old = self.chain.path(number).stat().st_mtime < young
-                if not (old or self._taken > most_bytes) or not self._has_passed(number, position):
+                path, last = self.chain.file(number)
+                old = path.stat().st_mtime < young
+                if not (old or self._taken > most_bytes) or not self._has_passed(last, position):
                     break
-                self._taken -= self.chain.remove_until(number)
-                number += 1
+                self._taken -= self.chain.remove_until(last)
+                number = last + 1
+            began = time.monotonic()
+            while self.chain.pack() and time.monotonic() - began < PACK_SECONDS:
+                pass
 
     def _has_passed(self, number: int, position: Position) -> bool:
         return _reached(Position.from_record(self.chain.footer(number)["until"]), position)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.backends.base import Receipt, RunContext
+from penstock.backends.changelog import packs
 from penstock.backends.changelog.chain import SUFFIX, Chain
 from penstock.engine.task import Work
 from penstock.errors import from_record
@@ -82,7 +83,11 @@ class LogHarness(Harness):
             footers = [chain.footer(number) for number in chain.numbers()]
             named = {one["file"] for footer in footers for one in footer["stored"]}
             named |= {one["file"] for footer in footers for one in footer["notes"].get("pieces", ())}
-            files = {entry.name for entry in folder.iterdir() if entry.is_file() and entry.suffix != SUFFIX}
+            files = {
+                entry.name
+                for entry in folder.iterdir()
+                if entry.is_file() and entry.suffix not in (SUFFIX, packs.SUFFIX)
+            }
             found += sorted(files - named)
         return found
 

@@ -8,6 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from penstock.backends.changelog import packs
+from penstock.backends.changelog.chain import Chain
+from penstock.backends.changelog.snapshots import Snapshots
+from penstock.backends.changes import TRANSACTIONS, Segment
 from penstock.replicate.health import Obstructed
 from tests.replication.stand import BAG, ITEMS, Stand
 from tests.waiting import await_true
@@ -87,3 +91,57 @@ def test_one_that_is_older_than_the_buffer_is_a_gap(make: Make, tmp_path: Path) 
     assert isinstance(error, Obstructed)
     assert error.state == "gap"
     assert "older than all that the buffer keeps" in error.why
+
+
+def aged(stand: Stand) -> Chain:
+    """A log with so many segments that the first of them are packed."""
+    log = Chain(stand.log)
+    log.turn = log.last_turn()
+    found = log.end()
+    assert found is not None
+    number, end = found
+    while number < 2 * packs.SEGMENTS:
+        number += 1
+        log.append(Segment(end, end, TRANSACTIONS.empty_table()), number)
+    return log
+
+
+def test_what_lies_in_packs_heals_a_target_and_feeds_others(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Killed where old segments are in a pack and in files of their own; and read again from the beginning."""
+    stand = make("sqlite", apart=True, buffer={"segment_ms": 5, "keep_copy": True})
+    stand.source.execute(*TABLES)
+    stand.start()
+    stand.sync()
+    await_true(lambda: len(Snapshots(stand.log).newest()) == 2, 30)
+    stand.stop()
+    backup = backed_up(stand, tmp_path / "backup")
+    stand.start()
+    stand.source.execute(
+        "update items set name = 'new ' || id where id % 3 = 0", "insert into bag select * from bag limit 7"
+    )
+    stand.sync()
+    stand.stop()
+    with monkeypatch.context() as patched:
+        patched.setattr("os.fsync", lambda _: None)
+        log = aged(stand)
+    stand.start("pack.linked=kill")
+    await_true(lambda: stand.died, 30)
+    assert log.path(1).exists()
+    assert log.pack_path(1).exists()
+    stand.source.execute(
+        "delete from items where id % 5 = 0", "delete from bag where ctid = (select ctid from bag limit 1)"
+    )
+    stand.start()
+    stand.sync()
+    await_true(lambda: not log.path(packs.SEGMENTS - 1).exists(), 30)
+    stand.stop()
+    restored(stand, backup)
+    stand.start()
+    stand.sync()
+    stand.assert_agrees("items", "bag")
+    reader = make("duckdb", of=stand)
+    reader.start()
+    reader.sync()
+    reader.assert_agrees("items", "bag")

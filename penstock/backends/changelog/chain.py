@@ -1,11 +1,15 @@
 """Segments in a folder, each after the one before: what is in the chain is on the disk, whole, for good.
 
-    <folder>/00000000000000000001.segment …
+    <folder>/00000000000000001024.segment …
+    <folder>/00000000000000000768.pack …       older ones, many in one file
 
 A segment is written under another name, flushed to the disk, and linked to its number only if that is free:
 a power cut leaves a whole segment or none, and two captures can never both write number n. Whoever finds a
 number taken by another has been replaced, and stops. Whoever replaces another claims the log, with an empty segment
 of its own at the end of it: from then on it is the one before that finds its number taken.
+
+A pack has its name, for good, before its segments lose theirs. Where a number is in a pack, it is nowhere else: what
+a writer that was replaced long ago may still link to it does not count.
 """
 
 from __future__ import annotations
@@ -15,6 +19,7 @@ import os
 import re
 import uuid
 import zlib
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from itertools import pairwise
@@ -25,6 +30,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backends.change_source import Scratch
+from penstock.backends.changelog import packs
 from penstock.backends.changelog.segment import ARROW, Link, Turn, decode, decode_rows, encode, encode_rows, footer_of
 from penstock.backends.changes import TRANSACTIONS, TX, Position, Segment, StoredChanges, TableChanges
 from penstock.backends.staging import make_folders, sync
@@ -34,7 +40,9 @@ from penstock.schema import TableName
 
 SUFFIX = ".segment"
 PIECE = ".changes"  # of a transaction that is too large for a segment
-_NAME = re.compile(r"(\d{20})\.segment")
+_NAME = re.compile(r"(\d{20})\.(segment|pack)")
+LOOKED_AT = 512  # segments in which a piece is looked for, from the time on at which it was written
+LISTINGS = 3  # of a folder in which segments are packed and removed meanwhile
 _HALF = re.compile(r"\.\d{20}\.[0-9a-f]{32}")
 
 
@@ -59,20 +67,43 @@ class Chain(Scratch):
         self._first = self._last = 0
         self._held: int | None = None  # bytes: counted once, and then what was written since
         self._open: dict[str, int] = {}  # pieces of ours that no segment names yet, with their bytes
+        self._packed = 0  # up to there, all that can be packed is
 
     # ------------------------------------------------------------ reading
 
     def numbers(self) -> list[int]:
         """The numbers that are there, which must follow each other without a gap."""
-        found = sorted(int(match[1]) for entry in self._entries() if (match := _NAME.fullmatch(entry)))
-        for before, after in pairwise(found):
-            if after != before + 1:
-                raise StateError(
-                    f"the log {self.folder} has a gap",
-                    why=f"segment {before} is there, {before + 1} is not, {after} is",
-                    kept="everything before the gap was applied",
-                    remedy="restore the missing files, or resync: `penstock replications resync NAME`",
-                )
+        return list(self._extent())
+
+    def _extent(self) -> range:
+        for _ in range(LISTINGS):
+            found = self._listed()
+            gaps = [(one[-1], other[0]) for one, other in pairwise(found) if other[0] > one[-1] + 1]
+            before = found[0][0] - 1 if found else 0
+            # A listing of a folder that changes may lack both a segment and the pack that it has gone into.
+            if not gaps and not (before and self.has(before)):
+                break
+        if not gaps:
+            return range(before + 1, found[-1][-1] + 1) if found else range(0)
+        before, after = gaps[0]
+        raise StateError(
+            f"the log {self.folder} has a gap",
+            why=f"segment {before} is there, {before + 1} is not, {after} is",
+            kept="everything before the gap was applied",
+            remedy="restore the missing files, or resync: `penstock replications resync NAME`",
+        )
+
+    def _listed(self) -> list[range]:
+        """The numbers in each file, in their order."""
+        found = []
+        packed: range = range(0)
+        for name in sorted(filter(_NAME.fullmatch, self._entries())):
+            number = int(name[:20])
+            if name.endswith(packs.SUFFIX):
+                packed = packs.numbers_beside(number)
+                found.append(packed)
+            elif number not in packed:
+                found.append(range(number, number + 1))
         return found
 
     def _entries(self) -> list[str]:
@@ -82,25 +113,49 @@ class Chain(Scratch):
             return []
 
     def path(self, number: int) -> Path:
+        """Of a segment in a file of its own."""
         return self.folder / f"{number:020d}{SUFFIX}"
+
+    def pack_path(self, number: int) -> Path:
+        """Of the pack that it is in, if it is in one."""
+        return self.folder / f"{number - number % packs.SEGMENTS:020d}{packs.SUFFIX}"
+
+    def has(self, number: int) -> bool:
+        return self.path(number).exists() or self.pack_path(number).exists()
+
+    def file(self, number: int) -> tuple[Path, int]:
+        """Where a segment lies, and the last number that lies there too."""
+        pack = self.pack_path(number)
+        return (pack, packs.numbers_beside(number)[-1]) if pack.exists() else (self.path(number), number)
+
+    def _body(self, number: int) -> pa.Buffer:
+        """The bytes of a segment."""
+        pack = self.pack_path(number)
+        # The pack once more at the end: it may have gone there meanwhile.
+        for path in (pack, self.path(number), pack):
+            if path.exists():
+                with suppress(FileNotFoundError):
+                    found = _mapped(path)
+                    return packs.segment_in(found, number, path.name) if path == pack else found
+        raise _gone(self.path(number))
 
     def read(self, number: int, only: frozenset[TableName] | None = None) -> Segment:
         """With `only`, without the rows of other tables."""
-        path = self.path(number)
-        segment, link = decode(mapped(path), path.name, only)
+        name = self.path(number).name
+        segment, link = decode(self._body(number), name, only)
         if link.number != number:
-            raise StateError(f"the segment {path.name} says that it is number {link.number}", remedy="restore the file")
+            raise StateError(f"the segment {name} says that it is number {link.number}", remedy="restore the file")
         return segment
 
     def footer(self, number: int) -> dict[str, Any]:
         """What a segment says of itself, without its rows."""
-        return footer_of(mapped(self.path(number)), self.path(number).name)
+        return footer_of(self._body(number), self.path(number).name)
 
     def first(self) -> int:
         """The number of the first segment; 0 if there is none."""
         last = self.last()
-        number = self._first or next(iter(self.numbers()), 0)
-        while number < last and not self.path(number).exists():
+        number = self._first or next(iter(self._extent()), 0)
+        while number < last and not self.has(number):
             number += 1  # they are removed from there on
         self._first = number if last else 0
         return self._first
@@ -108,10 +163,10 @@ class Chain(Scratch):
     def last(self) -> int:
         """The number of the last segment; 0 if there is none."""
         number = self._last
-        if not number or not self.path(number).exists():
-            number = next(reversed(self.numbers()), 0)
-            self._first = 0
-        while number and self.path(number + 1).exists():
+        if not number or not self.has(number):
+            there = self._extent()
+            self._first, number = (there[0], there[-1]) if there else (0, 0)
+        while number and self.has(number + 1):
             number += 1
         self._last = number
         return number
@@ -128,25 +183,28 @@ class Chain(Scratch):
         """
         try:
             with os.scandir(self.folder) as entries:
-                found = {entry.name: entry.stat().st_size for entry in entries if _counts(entry.name)}
+                found = [_size(entry) for entry in entries if _counts(entry.name) and entry.name not in self._open]
         except FileNotFoundError:
             return 0
-        self._held = sum(size for name, size in found.items() if name not in self._open)
+        self._held = sum(found)
         return self._held
 
     def most_bytes(self) -> int:
         """No less than what it takes: what others have removed since it was counted still counts."""
         return self._held if self._held is not None else self.bytes()
 
-    def piece_bytes(self, footer: dict[str, Any]) -> int:
-        """What the pieces take that a segment names; one that is gone is missed when it is read."""
-        files = (self.folder / one["file"] for one in footer["stored"])
-        return sum(file.stat().st_size for file in files if file.exists())
+    def taken(self, number: int, footer: dict[str, Any]) -> int:
+        """What a segment in a file of its own takes on the disk, with its pieces."""
+        return _size(self.path(number)) + self._piece_bytes(footer)
+
+    def _piece_bytes(self, footer: dict[str, Any]) -> int:
+        """One that is gone is missed when it is read."""
+        return sum(_size(self.folder / one["file"]) for one in footer["stored"])
 
     def after(self, number: int) -> Iterator[tuple[int, Segment]]:
         """The segments behind `number`, as far as they are there now."""
         following = number + 1
-        while self.path(following).exists():
+        while self.has(following):
             yield following, self.read(following)
             following += 1
 
@@ -172,6 +230,8 @@ class Chain(Scratch):
                 os.link(temporary, path)
             except FileExistsError:
                 self._stop_if_fenced(path, number)
+            else:
+                self._stop_if_packed(path, number)
         finally:
             with suppress(OSError):
                 temporary.unlink()
@@ -235,6 +295,12 @@ class Chain(Scratch):
         if found != self.writer:
             raise self._fenced(number)
 
+    def _stop_if_packed(self, path: Path, number: int) -> None:
+        """A number that was free because others have written it, and packed it, long since."""
+        if self.pack_path(number).exists():
+            path.unlink()
+            raise self._fenced(number)
+
     def _fenced(self, number: int) -> Fenced:
         return Fenced(
             f"another agent writes to {self.folder}",
@@ -249,6 +315,8 @@ class Chain(Scratch):
         Asked while a file in the folder is open: from then on it cannot become another one unseen.
         """
         if before and not self.path(before).exists():
+            if self.pack_path(before).exists():
+                raise self._fenced(before)  # our last one is as old as that: others have gone on
             raise FileNotFoundError(errno.ENOENT, f"segment {before} is not there", str(self.folder))
 
     def leftovers(self) -> list[str]:
@@ -258,16 +326,32 @@ class Chain(Scratch):
     def sweep(self, entries: Sequence[str] | None = None) -> None:
         """Remove what dead writers have left half written, and pieces of transactions that no segment names."""
         found = self.leftovers() if entries is None else entries
-        pieces = {entry for entry in found if entry.endswith(PIECE)}
-        for number in range(self.last(), self.first() - 1, -1) if pieces else ():
-            pieces -= {one["file"] for one in self.footer(number)["stored"]}
-            if not pieces:
-                break
+        pieces = self._unnamed({entry for entry in found if entry.endswith(PIECE)})
         halves = {entry for entry in found if _HALF.fullmatch(entry) and not entry.endswith(self.writer)}
         for entry in pieces | halves:
             # On a disk that lets nothing be removed they stay: nobody reads them.
             with suppress(OSError):
                 (self.folder / entry).unlink()
+
+    def _unnamed(self, pieces: set[str]) -> set[str]:
+        """The pieces that no segment names. Only if there are any is every segment read."""
+        left = set(pieces)
+        numbers = range(self.first(), self.last() + 1) if left and self.last() else range(0)
+        # The segment of a transaction is written soon after its last piece, and names all of them.
+        for written, piece in sorted(((_written(self.folder / piece), piece) for piece in pieces), reverse=True):
+            near = bisect_left(numbers, written, key=lambda number: _written(self.file(number)[0]))
+            for number in numbers[near : near + LOOKED_AT]:
+                if piece not in left:
+                    break
+                left -= self._named_by(number)
+        for number in reversed(numbers):
+            if not left:
+                break
+            left -= self._named_by(number)
+        return left
+
+    def _named_by(self, number: int) -> set[str]:
+        return {one["file"] for one in self.footer(number)["stored"]}
 
     # ------------------------------------------------------------ pieces of large transactions
 
@@ -303,16 +387,79 @@ class Chain(Scratch):
         tx = pa.repeat(pa.scalar(stored.tx, pa.int32()), rows.num_rows)
         return TableChanges(stored.version, rows.set_column(0, TX, tx))
 
+    # ------------------------------------------------------------ old ones
+
+    def pack(self) -> bool:
+        """Bring the next segments that are old enough into one file; False if there are none."""
+        while True:
+            numbers = packs.numbers_beside(max(self._packed + 1, self.first()))
+            # Whoever writes finds the one before its own: the last ones stay as they are.
+            if numbers[-1] > self.last() - packs.SEGMENTS:
+                return False
+            done = self._pack(numbers)
+            self._packed = numbers[-1]
+            if done:
+                return True
+
+    def _pack(self, numbers: range) -> bool:
+        """Whether anything was to do."""
+        # They lose their names in their order: if the last one has none, nor has any other.
+        if not self.path(numbers[-1]).exists():
+            return False
+        files, pack = [self.path(number) for number in numbers], self.pack_path(numbers[0])
+        if not pack.exists():
+            if not all(file.exists() for file in files) or sum(map(_size, files)) > packs.MOST_BYTES:
+                return False
+            self._write_pack(pack, files)
+        for file in files:
+            file.unlink(missing_ok=True)
+            failpoint("pack.removed")
+        return True
+
+    def _write_pack(self, pack: Path, files: Sequence[Path]) -> None:
+        temporary = self.folder / f".{pack.stem}.{self.writer}"
+        try:
+            # If we die before the link, the temporary file is swept by the next writer, and nothing has changed.
+            with temporary.open("wb") as file:
+                for part in packs.encode(mapped(one) for one in files):
+                    file.write(part)
+                file.flush()
+                os.fsync(file.fileno())
+            last = files[-1].stat()
+            os.utime(temporary, ns=(last.st_atime_ns, last.st_mtime_ns))  # it is as old as its youngest
+            failpoint("pack.written")
+            with suppress(FileExistsError):
+                os.link(temporary, pack)
+        finally:
+            with suppress(OSError):
+                temporary.unlink()
+        # Without it a power cut could keep the removals and lose the name of the pack.
+        sync(self.folder)
+        # If we die here, every segment is there twice and counts once; the next one that packs removes the files.
+        failpoint("pack.linked")
+
     def remove_until(self, number: int) -> int:
-        """Remove the segments up to `number`, the oldest first so that no gap appears. Returns the bytes."""
+        """Remove the segments up to `number`, the oldest first so that no gap appears. Returns the bytes.
+
+        A pack goes when all of it may go.
+        """
         freed = 0
-        for known in range(self.first() or 1, min(number, self.last()) + 1):
-            path, footer = self.path(known), self.footer(known)
-            freed += path.stat().st_size + self.piece_bytes(footer)
-            # The segment first: a piece that nobody names is swept.
-            path.unlink()
-            for one in footer["stored"]:
-                self.drop(one["file"])
+        known = self.first() or 1
+        while known <= min(number, self.last()):
+            path, last = self.file(known)
+            if last > number:
+                break
+            numbers = range(known, last + 1)
+            footers = [self.footer(one) for one in numbers]
+            freed += _size(path) + sum(map(self._piece_bytes, footers))
+            # The segments first: a piece that nobody names is swept.
+            for one in numbers:
+                self.path(one).unlink(missing_ok=True)
+            path.unlink(missing_ok=True)
+            for footer in footers:
+                for piece in footer["stored"]:
+                    self.drop(piece["file"])
+            known = last + 1
         return freed
 
     def remove(self) -> None:
@@ -324,15 +471,35 @@ class Chain(Scratch):
 
 
 def _counts(entry: str) -> bool:
-    return entry.endswith((SUFFIX, PIECE))
+    return entry.endswith((SUFFIX, PIECE, packs.SUFFIX))
+
+
+def _size(path: Path | os.DirEntry[str]) -> int:
+    """On the disk; nothing if it is gone."""
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0
+
+
+def _written(path: Path) -> float:
+    """When it was; by the clock, which may have been set back."""
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def mapped(path: Path) -> pa.Buffer:
     try:
-        with pa.memory_map(str(path)) as mapped:
-            return mapped.read_buffer()
+        return _mapped(path)
     except FileNotFoundError as error:
         raise _gone(path) from error
+
+
+def _mapped(path: Path) -> pa.Buffer:
+    with pa.memory_map(str(path)) as file:
+        return file.read_buffer()
 
 
 def _gone(path: Path) -> PenstockError:

@@ -154,9 +154,9 @@ class ChangelogSource(ChangeSource):
 
     def _look_on(self) -> None:
         if not self._first:
-            self._first = next(iter(self._chain.numbers()), 0)
+            self._first = self._chain.first()
             self._last = self._first - 1
-        while self._first and self._chain.path(self._last + 1).exists():
+        while self._first and self._chain.has(self._last + 1):
             footer = self._chain.footer(self._last + 1)
             self._last += 1
             if not footer["transactions"]["rows"] and footer["after"]["commit"] < footer["until"]["commit"]:
@@ -296,7 +296,7 @@ class ChangelogSource(ChangeSource):
 
     def _problem(self, after: Position) -> str:
         self._look()
-        first = next(iter(self._chain.numbers()), 0)
+        first = self._chain.first()
         if not first:
             return ""
         begins = Position.from_record(self._chain.footer(first)["after"])
