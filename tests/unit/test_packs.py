@@ -7,9 +7,11 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
 
 from penstock.backends.changelog import packs
@@ -307,3 +309,23 @@ def test_a_listing_that_lacks_what_was_packed_meanwhile_is_made_again(
     monkeypatch.setattr(os, "listdir", lambda _: listings.pop(0))
     assert Chain(chain.folder).numbers() == list(range(1, 13))
     assert listings == []
+
+
+def test_two_that_pack_at_once_leave_each_segment_once(chain: Chain, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An agent that was replaced, and does not know it yet: neither must end because of the other."""
+    filled(chain, 12)
+    other = Chain(chain.folder)
+    encode = packs.encode
+
+    def late(segments: Iterator[pa.Buffer]) -> Iterator[pa.Buffer | bytes]:
+        monkeypatch.setattr(packs, "encode", encode)
+        assert other.pack()  # all of it, while we are about to begin
+        return encode(segments)
+
+    monkeypatch.setattr(packs, "encode", late)
+    with pytest.raises(FileNotFoundError):  # which is waited for, as a disk is
+        chain.pack()
+    assert_has(chain, 1, 12)
+    assert pack_all(chain) == 1
+    assert_has(chain, 1, 12)
+    assert not [name for name in os.listdir(chain.folder) if name.startswith(".")]

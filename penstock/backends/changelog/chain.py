@@ -421,7 +421,8 @@ class Chain(Scratch):
         try:
             # If we die before the link, the temporary file is swept by the next writer, and nothing has changed.
             with temporary.open("wb") as file:
-                for part in packs.encode(mapped(one) for one in files):
+                # One that is gone was packed, or removed, by another agent just now: it is for the next time.
+                for part in packs.encode(_mapped(one) for one in files):
                     file.write(part)
                 file.flush()
                 os.fsync(file.fileno())
