@@ -366,9 +366,7 @@ class Agent:
     def _examine(self) -> None:
         """Whether there is a log to go on with; a server that does not answer is asked again later."""
         try:
-            examine(
-                self._replication, self._ends, self._at.requests, self._at.buffer.chain, self._at.ledger, self._at.watch
-            )
+            examine(self._replication, self._ends, self._at.requests, self._at.buffer, self._at.ledger, self._at.watch)
         except Obstructed:
             raise
         except PenstockError as error:

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
-from itertools import islice
+from itertools import takewhile
 from pathlib import Path
 from typing import TypeVar
 
@@ -35,6 +35,7 @@ class _Known:
     until: Position
     rows: int
     held: int  # bytes of its rows in memory
+    hole: bool  # what lies between its two positions was never captured
     first_at: datetime | None = None  # when its first transaction was committed
 
 
@@ -44,8 +45,10 @@ class Buffer:
     For several threads: who shows how far a replication is asks while another one flushes.
     """
 
-    def __init__(self, chain: Chain) -> None:
+    def __init__(self, chain: Chain, *, foreign: bool = False) -> None:
+        """A `foreign` one somebody else writes: where that has begun anew, its new copies tell what is missing."""
         self.chain = chain
+        self._foreign = foreign
         self._turn = threading.RLock()
         self._known: deque[_Known] = deque()  # each after the one before, up to the last
         self._look()
@@ -83,7 +86,8 @@ class Buffer:
         held = sum(table.get("held", table["bytes"]) for table in footer["tables"])
         first_at = datetime.fromisoformat(at) if (at := footer.get("first_at")) else None
         after, until = Position.from_record(footer["after"]), Position.from_record(footer["until"])
-        return _Known(number, after, until, rows, held, first_at), self.chain.taken(number, footer)
+        hole = "hole" in footer["notes"]
+        return _Known(number, after, until, rows, held, hole, first_at), self.chain.taken(number, footer)
 
     def _stop_if_apart(self, before: _Known, known: _Known) -> None:
         if known.after.commit > before.until.commit:
@@ -136,22 +140,35 @@ class Buffer:
         """
         with self._looked(position):
             found: list[Segment] = []
-            total = 0
-            for known in reversed(self._known):  # the ones that are asked for are the last
-                if _reached(known.until, position):
-                    break
-                total += 1
-            if total == len(self._known) > 0 and self._known[0].after.commit > position.commit:
-                # Of a target that was restored from a backup, perhaps: what it needs was removed long since.
-                raise self._gap("it begins behind what the target has: the changes in between were removed")
+            why = self.lacks(position)
+            if why:
+                raise self._gap(why)
             held = FLUSH_BYTES
-            for known in islice(self._known, len(self._known) - total, None):
+            for known in self._behind(position):
                 if found and (known.rows > rows or known.held > held):
                     break
                 rows -= known.rows
                 held -= known.held
                 found.append(self._there(self.chain.read, known.number))
             return found
+
+    def _behind(self, position: Position) -> list[_Known]:
+        """Those that are not reached, from the end back to one that is: positions before a hole may be higher."""
+        found = list(takewhile(lambda known: not _reached(known.until, position), reversed(self._known)))
+        return found[::-1]
+
+    def lacks(self, position: Position) -> str:
+        """Why what lies behind a position cannot be brought to it, "" if it can.
+
+        Of a target that was restored from a backup, perhaps.
+        """
+        with self._looked(position):
+            found = self._behind(position)
+            if any(known.hole for known in found) and not self._foreign:
+                return "the target is of before all tables were copied again: the changes in between were not captured"
+            if found and found[0] is self._known[0] and found[0].after.commit > position.commit:
+                return "the target is older than all that the buffer keeps"
+            return ""
 
     def _there(self, read: Callable[[int], Read], number: int) -> Read:
         try:
@@ -187,6 +204,7 @@ class Buffer:
         with self._turn:
             if not self._known or self._away:
                 return
+            passed = self._passed(position)
             while len(self._known) > 1 and _reached(self._known[0].until, position):
                 self._known.popleft()
             if self._taken > most_bytes:
@@ -196,13 +214,22 @@ class Buffer:
             while number < self._known[-1].number:
                 path, last = self.chain.file(number)
                 old = path.stat().st_mtime < young
-                if not (old or self._taken > most_bytes) or not self._has_passed(last, position):
+                if not (old or self._taken > most_bytes):
+                    break
+                if last > passed and not self._has_passed(last, position):
                     break
                 self._taken -= self.chain.remove_until(last)
                 number = last + 1
             began = time.monotonic()
             while self.chain.pack() and time.monotonic() - began < PACK_SECONDS:
                 pass
+
+    def _passed(self, position: Position) -> int:
+        """The last number that is known to lie before a position; 0 if none is known."""
+        found = self._behind(position)
+        if len(found) < len(self._known):
+            return self._known[-1].number - len(found)
+        return found[0].number - 1 if _reached(found[0].after, position) else 0
 
     def _has_passed(self, number: int, position: Position) -> bool:
         return _reached(Position.from_record(self.chain.footer(number)["until"]), position)

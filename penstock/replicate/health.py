@@ -9,11 +9,9 @@ from typing import Any
 from penstock.backends.base import Dialect, Execute, TableLoad
 from penstock.backends.change_source import COPY_AGAIN, ChangeSource, Obstacle, TableRequest
 from penstock.backends.change_target import TableFlush, TableState
-from penstock.backends.changelog.chain import Chain
-from penstock.backends.changes import Position
 from penstock.errors import StateError
 from penstock.project.replications import Replication
-from penstock.replicate.buffer import is_marked
+from penstock.replicate.buffer import Buffer, is_marked
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.tables import Ends
 from penstock.replicate.watch import Watch
@@ -61,15 +59,14 @@ def lost_buffer(folder: Path) -> Obstacle | None:
     )
 
 
-def obstacle(source: ChangeSource, chain: Chain, ledger: Ledger) -> Obstacle | None:
+def obstacle(source: ChangeSource, buffer: Buffer, ledger: Ledger) -> Obstacle | None:
     """Why what the buffer has cannot be gone on with; None if it can."""
     if source.log is not None:
         return source.obstacle(ledger.oldest)  # its end is where it is written, and nobody's of ours
-    number = chain.first()
-    if number:
-        first = Position.from_record(chain.footer(number)["after"])
-        if ledger.oldest.commit < first.commit:
-            return Obstacle("gap", "the target is older than all that the buffer keeps", COPY_AGAIN)
+    chain = buffer.chain
+    why = buffer.lacks(ledger.oldest)
+    if why:
+        return Obstacle("gap", why, COPY_AGAIN)
     while True:
         last = chain.end()
         found = source.obstacle(last[1] if last is not None else ledger.oldest)
@@ -84,14 +81,14 @@ def examine(
     replication: Replication,
     ends: Ends,
     tables: Sequence[TableRequest],
-    chain: Chain,
+    buffer: Buffer,
     ledger: Ledger,
     watch: Watch,
 ) -> None:
     """Ask through sessions of its own: those of the agent may have died with the server that they knew."""
     source = ends.change_source(replication, tables)
     try:
-        found = obstacle(source, chain, ledger)
+        found = obstacle(source, buffer, ledger)
         if found is not None:
             raise Obstructed.by(replication, found)
         watch.look(source)

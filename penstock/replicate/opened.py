@@ -105,7 +105,7 @@ class Opened:
 
     def _buffered(self) -> Buffer:
         if self.source.log is not None:
-            return Buffer(Chain(self.source.log))  # somebody else writes it
+            return Buffer(Chain(self.source.log), foreign=True)
         if not self.ledger.begun:
             mark(self._side.folder, self._side.replication.name)
         chain = Chain(self._side.folder)
@@ -225,7 +225,7 @@ class Opened:
     def resume(self) -> CopyMoment | None:
         """A later start: the log must go on where the buffer ends."""
         found = lost_buffer(self._side.folder) if self.source.log is None else None
-        found = found or obstacle(self.source, self.buffer.chain, self.ledger)
+        found = found or obstacle(self.source, self.buffer, self.ledger)
         if found is not None:
             untouched = all(state.phase == "waiting" for state in self.ledger.tables())
             if not recopies(self._side.replication, found) and not (untouched and found.healed):

@@ -13,6 +13,7 @@ from penstock.backends.changelog.chain import Chain
 from penstock.backends.changelog.snapshots import Snapshots
 from penstock.backends.changes import TRANSACTIONS, Segment
 from penstock.replicate.health import Obstructed
+from tests.replication.conftest import drop_slot
 from tests.replication.stand import BAG, ITEMS, Stand
 from tests.waiting import await_true
 
@@ -91,6 +92,27 @@ def test_one_that_is_older_than_the_buffer_is_a_gap(make: Make, tmp_path: Path) 
     assert isinstance(error, Obstructed)
     assert error.state == "gap"
     assert "older than all that the buffer keeps" in error.why
+
+
+def test_a_target_of_before_a_slot_was_lost_is_copied_again(make: Make, tmp_path: Path) -> None:
+    """The buffer has segments of before and of after it: what lies between, nobody has captured."""
+    stand = make("sqlite", on_slot_loss="recopy")
+    stand.source.execute(*TABLES)
+    stand.start()
+    stand.sync()
+    stand.stop()
+    backup = backed_up(stand, tmp_path / "backup")
+    drop_slot(stand.source, stand.replication.slot_name)
+    stand.source.execute("update items set name = 'unseen' where id % 2 = 0", "delete from bag")
+    stand.start()
+    stand.sync()
+    stand.source.execute("update items set name = 'seen' where id % 5 = 0", "insert into bag values ('seen')")
+    stand.sync()
+    stand.stop()
+    restored(stand, backup)
+    stand.start()
+    stand.sync()
+    stand.assert_agrees("items", "bag")
 
 
 def aged(stand: Stand) -> Chain:

@@ -581,3 +581,22 @@ def test_a_buffer_whose_segments_do_not_meet_has_a_gap(chain: Chain) -> None:
     chain.append(segment(25, 30), 3)
     with pytest.raises(StateError, match="has a gap"):
         Buffer(chain).behind(position(20), 10)
+
+
+@pytest.mark.parametrize("onto", [500, 5])
+def test_nobody_goes_across_a_hole_and_what_lies_before_it_is_let_go(chain: Chain, onto: int) -> None:
+    """A log that was begun anew, all tables copied; at a source that was set back, from a lower position on."""
+    fill(chain, segment(0, 100), segment(100, 200))
+    chain.claim(position(0), onto=position(onto))
+    chain.append(segment(onto, onto + 10), 4)
+    buffer = Buffer(chain)
+    assert buffer.lacks(position(onto)) == ""
+    assert [one.number for one in buffer.behind(position(onto), 100)] == [4]
+    if onto > 200:
+        for place in (150, 200):
+            assert "were not captured" in buffer.lacks(position(place))
+            with pytest.raises(StateError, match="has a gap"):
+                buffer.behind(position(place), 100)
+        assert len(Buffer(chain, foreign=True).behind(position(150), 100)) == 3
+    buffer.trim(position(onto), retain=-1, most_bytes=1 << 30)
+    assert chain.numbers() == [4]
