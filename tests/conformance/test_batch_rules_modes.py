@@ -274,7 +274,7 @@ def test_6_duckdb_every_connection_has_its_limits(harness: Callable[[str], Harne
         with duckdb_connect.open_file(config, read_only=read_only) as session:
             assert session.query(setting)[0] == ("117.3 MiB", str((tmp_path / "spill").resolve()))
         with duckdb_connect.open_file(DuckDBConfig(name="w", path=str(file.path)), read_only=read_only) as session:
-            assert session.query(setting)[0] == ("256.0 MiB", f"{file.path}.tmp")
+            assert session.query(setting)[0] == ("192.0 MiB", f"{file.path}.tmp")
 
 
 def test_6_duckdb_a_merge_replaces_changed_rows_by_delete_and_insert(
