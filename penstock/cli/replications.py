@@ -155,7 +155,9 @@ def remove(
                 kept="nothing was touched",
                 remedy="stop it first",
             )
-    left = remove_it(project, replication, source=not without_source, target=not without_target)
+        left = remove_it(project, replication, source=not without_source, target=not without_target)
+        # Last: if we die before, the next remove finds nothing at the ends, and forgets it.
+        store.forget_agent(name)
     view.show_removed(replication, left)
 
 

@@ -189,6 +189,12 @@ class Store(ABC):
     def agents(self) -> list[AgentRecord]:
         """By name."""
 
+    def forget_agent(self, name: str) -> None:
+        """Of a replication that is no more: what its agent has told, and what is asked of it."""
+        for command in self.asked(name):
+            self.answer(command.id, "refused: the replication was removed")
+        self._forget_agent(name)
+
     def agent(self, name: str) -> AgentRecord | None:
         return next((record for record in self.agents() if record.name == name), None)
 
@@ -226,6 +232,9 @@ class Store(ABC):
 
     @abstractmethod
     def _insert(self, record: RunRecord) -> None: ...
+
+    @abstractmethod
+    def _forget_agent(self, name: str) -> None: ...
 
     @abstractmethod
     def _answer(self, command: int, text: str) -> bool:

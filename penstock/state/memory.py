@@ -73,6 +73,10 @@ class MemoryStore(Store):
                 raise StateError(f"run {record.run_id} is known already")
             self._runs[record.run_id] = record
 
+    def _forget_agent(self, name: str) -> None:
+        with self._lock:
+            self._agents.pop(name, None)
+
     def _answer(self, command: int, text: str) -> bool:
         with self._lock:
             if not 0 < command <= len(self._commands):

@@ -112,6 +112,10 @@ class SqlStore(Store):
         with self._medium.transaction(writes=True) as transaction:
             transaction.execute(f"insert into {self._runs} ({_LISTED}) values ({_VALUES})", self._values(record))
 
+    def _forget_agent(self, name: str) -> None:
+        with self._medium.transaction(writes=True) as transaction:
+            transaction.execute(f"delete from {self._agents} where name = :name", {"name": name})
+
     def _answer(self, command: int, text: str) -> bool:
         with self._medium.transaction(writes=True) as transaction:
             statement = f"update {self._commands} set answer = :answer where id = :id"

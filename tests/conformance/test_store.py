@@ -220,6 +220,19 @@ def test_an_agent_is_known_as_it_last_told(store: Store) -> None:
     assert store.agent("shop").at.tzinfo is UTC  # type: ignore[union-attr]  # it was told above
 
 
+def test_an_agent_that_is_forgotten_was_never_there(store: Store) -> None:
+    for name in ("shop", "bank"):
+        store.tell_agent(AgentRecord(name, "stopped"))
+    stop, other = store.ask("shop", "stop"), store.ask("bank", "stop")
+    store.forget_agent("shop")
+    assert [record.name for record in store.agents()] == ["bank"]
+    # What was asked of it must not be heard by one that begins anew under its name.
+    assert store.asked("shop") == []
+    assert "was removed" in str(store.command(stop).answer)  # type: ignore[union-attr]  # it was asked above
+    assert [command.id for command in store.asked("bank")] == [other]
+    store.forget_agent("shop")
+
+
 def test_an_agent_whose_process_is_gone_is_known_to_be(store: Store) -> None:
     pid, process = _dead_process()
     records = {

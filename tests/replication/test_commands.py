@@ -302,6 +302,7 @@ def test_remove_takes_back_what_was_made_and_a_new_start_begins_anew(running: De
     assert running.source.query(f"select 1 from pg_replication_slots where slot_name = '{running.slot}'") == []
     assert running.source.query("select 1 from pg_publication") == []
     assert running.read(COUNT) == [(100,)]
+    assert "never started" in running.run("replications", "list").out
     running.source.execute("delete from items where id > 20", "insert into words values (99, 'missed')")
     running.start()
     running.await_target(COUNT, [(20,)])
