@@ -58,6 +58,7 @@ def test_a_suite(
     with ExitStack() as stack:
         runner = _Runner(stand, stack)
         stand.start()
+        stand.sync()  # or a case that is quick is copied, and nothing of it captured
         whole, seed = pytestconfig.getoption("--full"), pytestconfig.getoption("--sample-seed")
         for case in read.cases if whole else _sample(read.cases, f"{suite}:{target}:{seed}"):
             runner.run(path, case)

@@ -35,7 +35,7 @@ _READ_AT_ONCE = frozenset(
 _TYPES = {pa.bool_(): "boolean", pa.int64(): "bigint", pa.timestamp("us", "UTC"): "timestamptz"}
 # Relations that a session keeps to stage flushes in: each COMMIT empties all of them.
 MOST_STAGES = 64
-TEXT_ROWS = 16_384  # that are made into text together
+TEXT_BYTES = 2 * 1024 * 1024  # of rows that are made into text together
 OLDEST_SERVER = 150_000  # that has MERGE
 _OPTIONS = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
 
@@ -126,9 +126,10 @@ def _texts(rows: pa.Table) -> Iterator[pa.Buffer]:
             # To print one takes longer than all the rest of its row, and many rows were committed together.
             known = rows.column(number).combine_chunks().dictionary_encode()
             rows = rows.set_column(number, field.name, known.dictionary.cast(pa.string()).take(known.indices))
-    for start in range(0, rows.num_rows, TEXT_ROWS):
+    count = max(1, rows.num_rows * TEXT_BYTES // max(1, rows.nbytes))
+    for start in range(0, rows.num_rows, count):
         text = pa.BufferOutputStream()
-        pyarrow.csv.write_csv(rows.slice(start, TEXT_ROWS), text, _OPTIONS)
+        pyarrow.csv.write_csv(rows.slice(start, count), text, _OPTIONS)
         yield text.getvalue()
 
 
