@@ -1,14 +1,19 @@
-"""Segments made by hand."""
+"""Segments made by hand, logs of them, and a disk that tells what was asked of it."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import os
+import stat
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+import pytest
 
 from penstock.backends import changes
+from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import ChangedColumn, Position, Segment, StoredChanges, TableChanges, TableVersion
 from penstock.schema import TableName
 
@@ -46,3 +51,45 @@ def segment(after: int, *commits: int, count: int = 1, stored: Sequence[StoredCh
     tables = (TableChanges(version(), made),) if commits and count else ()
     until = position(commits[-1]) if commits else position(after, after + 9)
     return Segment(position(after), until, transactions, tables, tuple(stored), {"note": "ü"})
+
+
+def fill(chain: Chain, *segments: Segment) -> None:
+    for number, one in enumerate(segments, 1):
+        chain.append(one, number)
+
+
+def same(one: Segment, other: Segment) -> bool:
+    return (
+        (one.after, one.until, one.stored, one.notes) == (other.after, other.until, other.stored, other.notes)
+        and one.transactions.equals(other.transactions)
+        and [table.version for table in one.tables] == [table.version for table in other.tables]
+        and all(a.rows.equals(b.rows) for a, b in zip(one.tables, other.tables, strict=True))
+    )
+
+
+def streamed(count: int) -> pa.Table:
+    made = rows([(0, n, str(n)) for n in range(count)])
+    return made.append_column("sub", pa.array([7 + n % 2 for n in range(count)], pa.int64()))
+
+
+class Disk:
+    """Writes down what the kernel is asked for, in order: opened folders and files by name."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.calls: list[tuple[str, str]] = []
+        for name in ("fsync", "link", "mkdir"):
+            monkeypatch.setattr(os, name, self._watched(name, getattr(os, name)))
+
+    def _watched(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
+        def call(what: Any, *args: Any, **options: Any) -> Any:
+            self.calls.append((name, self._named(name, what, args)))
+            return real(what, *args, **options)
+
+        return call
+
+    @staticmethod
+    def _named(name: str, what: Any, args: tuple[Any, ...]) -> str:
+        if name == "fsync":
+            path = Path(os.readlink(f"/proc/self/fd/{what}"))
+            return f"{path.name}/" if stat.S_ISDIR(os.fstat(what).st_mode) else f"{path.name}:{os.fstat(what).st_size}"
+        return Path(args[0] if name == "link" else what).name

@@ -20,8 +20,7 @@ from penstock.backends.changes import StoredChanges
 from penstock.errors import StateError
 from penstock.observe.failpoints import ENV, OLD
 from penstock.replicate.buffer import Buffer
-from tests.unit.changelog_rows import position, segment, version
-from tests.unit.test_changelog import Disk, _streamed, fill, same
+from tests.unit.changelog_rows import Disk, fill, position, same, segment, streamed, version
 
 SEGMENTS = 4  # in a pack of these tests
 
@@ -91,7 +90,7 @@ def test_segments_that_are_large_stay_as_they_are(chain: Chain, monkeypatch: pyt
 
 def test_a_pack_goes_as_a_whole_with_its_pieces(chain: Chain) -> None:
     for number in range(1, 13):
-        file, crc = chain.put(_streamed(3))
+        file, crc = chain.put(streamed(3))
         stored = StoredChanges(version(), file, 3, crc, 0)
         chain.append(segment(number * 10 - 10, number * 10, stored=[stored]), number)
     before = chain.bytes()
@@ -142,7 +141,7 @@ def test_a_piece_is_found_to_be_named_without_reading_all(
         stored = []
         if number in (5, 30):
             for _ in range(3):
-                file, crc = chain.put(_streamed(3))
+                file, crc = chain.put(streamed(3))
                 stored.append(StoredChanges(version(), file, 3, crc, 0))
                 os.utime(chain.folder / file, (now, now + number))
         chain.append(segment(number * 10 - 10, number * 10, stored=stored), number)
@@ -163,7 +162,7 @@ def test_a_piece_is_found_to_be_named_without_reading_all(
     Chain(chain.folder).sweep()
     assert sorted(path.name for path in chain.folder.glob("*.changes")) == sorted(pieces)
     assert len(read) < 10 or clock != "right"
-    orphan, _ = chain.put(_streamed(1))
+    orphan, _ = chain.put(streamed(1))
     Chain(chain.folder).sweep()
     assert sorted(path.name for path in chain.folder.glob("*.changes")) == sorted(pieces)
     assert orphan not in pieces
