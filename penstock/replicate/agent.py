@@ -353,7 +353,14 @@ class Agent:
         circuit = self._circuits.target
         if circuit.attempts == 0 and not isinstance(error, (TargetError, DataError)):
             return False  # it is the source, or the plan
-        wait = circuit.failed(TargetError("every table has failed", why=str(error)))
+        wait = circuit.failed(
+            TargetError(
+                "every table has failed",
+                why=str(error),
+                kept="what the target has; changes are captured meanwhile",
+                remedy="it is tried again by itself; when the target takes rows again, all of them come",
+            )
+        )
         log.warning("every table has failed", replication=self._replication.name, again_in=round(wait, 1))
         return True
 

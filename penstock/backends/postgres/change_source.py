@@ -267,7 +267,12 @@ class PostgresChangeSource(ChangeSource):
         for backend in holders(self._session, name):
             end_backend(self._session.connection, self._conninfo, backend, self._application)
         if not await_lock(self._session, name, BEGIN_SECONDS):
-            raise LinkLost("another agent begins the replication, and does not come to an end")
+            raise LinkLost(
+                f"another agent begins the replication of slot {self._names.slot}, and does not come to an end",
+                why="it holds the lock of the beginning, and its session could not be ended",
+                kept="nothing was touched",
+                remedy="it is tried again by itself; or stop the other agent",
+            )
 
     def begin(self) -> CopyMoment:
         # Publications first: a slot that is older than its publication ends the stream with an error.
