@@ -49,6 +49,12 @@ def ledger_tables(kind: Catalog) -> tuple[str, ...]:
     )
 
 
+def removal(name: str) -> list[str]:
+    """The statements after which a target knows nothing of the replication of this name, a constant or a mark."""
+    tables = (("replicated", "replication"), ("replications", "name"))
+    return [f"delete from _penstock.{table} where {column} = {name}" for table, column in tables]
+
+
 def _move_memory(session: SqlSession, hidden: str, table: str) -> None:
     """What is remembered of a table that gets another name."""
     for memory in ("columns", "loaded", "tables"):
@@ -151,8 +157,8 @@ class SqlApplier(Applier):
         with self.session() as session:
             for statement in ledger_tables(session.catalog):  # of one that never began
                 session.execute(session.marks(statement))
-            for table, name in (("replicated", "replication"), ("replications", "name")):
-                session.execute(session.marks(f"delete from _penstock.{table} where {name} = ?"), (self._replication,))
+            for statement in removal("?"):
+                session.execute(session.marks(statement), (self._replication,))
 
     def _write_states(self, session: SqlSession, flush: Flush) -> None:
         for source in flush.forgotten:

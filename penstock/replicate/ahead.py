@@ -70,13 +70,15 @@ def one_ahead(plans: Sequence[TablePlan], prepare: Prepare) -> Iterator[Prepare]
     """The rounds of a flush, asked for in their order: the one after is folded meanwhile. So two are in memory."""
     waiting = iter([(plan, number) for plan in plans for number in range(len(plan.rounds))])
     with ThreadPoolExecutor(1, "penstock-rounds") as thread:
-        begun: list[Future[Prepared]] = []
+        begun: list[tuple[TablePlan, int, Future[Prepared]]] = []
 
         def begin() -> None:
-            begun.extend(thread.submit(prepare, *one) for one in islice(waiting, 1))
+            begun.extend((*one, thread.submit(prepare, *one)) for one in islice(waiting, 1))
 
-        def taken(_plan: TablePlan, _number: int) -> Prepared:
-            made = begun.pop().result()
+        def taken(plan: TablePlan, number: int) -> Prepared:
+            asked, at, following = begun.pop()
+            assert asked is plan and at == number  # noqa: S101, PT018  or a table would get another one's rows
+            made = following.result()
             begin()
             return made
 

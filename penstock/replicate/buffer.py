@@ -8,7 +8,7 @@ import threading
 import time
 import uuid
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -116,12 +116,7 @@ class Buffer:
     def rows_behind(self, position: Position) -> int:
         """How many changes lie there, of all tables."""
         with self._looked(position):
-            total = 0
-            for known in reversed(self._known):
-                if _reached(known.until, position):
-                    break
-                total += known.rows
-            return total
+            return sum(known.rows for known in self._behind(position))
 
     def waiting_since(self, position: Position) -> datetime | None:
         """When the first transaction behind a position was committed at the source; None if none is there."""
@@ -140,11 +135,11 @@ class Buffer:
         """
         with self._looked(position):
             found: list[Segment] = []
-            why = self.lacks(position)
-            if why:
+            behind = self._behind(position)
+            if why := self._missing(behind, position):
                 raise self._gap(why)
             held = FLUSH_BYTES
-            for known in self._behind(position):
+            for known in behind:
                 if found and (known.rows > rows or known.held > held):
                     break
                 rows -= known.rows
@@ -163,12 +158,14 @@ class Buffer:
         Of a target that was restored from a backup, perhaps.
         """
         with self._looked(position):
-            found = self._behind(position)
-            if any(known.hole for known in found) and not self._foreign:
-                return "the target is of before all tables were copied again: the changes in between were not captured"
-            if found and found[0] is self._known[0] and found[0].after.commit > position.commit:
-                return "the target is older than all that the buffer keeps"
-            return ""
+            return self._missing(self._behind(position), position)
+
+    def _missing(self, behind: Sequence[_Known], position: Position) -> str:
+        if any(known.hole for known in behind) and not self._foreign:
+            return "the target is of before all tables were copied again: the changes in between were not captured"
+        if behind and behind[0] is self._known[0] and behind[0].after.commit > position.commit:
+            return "the target is older than all that the buffer keeps"
+        return ""
 
     def _there(self, read: Callable[[int], Read], number: int) -> Read:
         try:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from penstock.backends.changelog.chain import PIECE
+from penstock.backends.duckdb.config import FIRST_MEMORY_LIMIT
 from tests.replication.conftest import TARGETS
 from tests.replication.stand import Stand
 
@@ -15,8 +16,6 @@ pytestmark = [pytest.mark.postgres, pytest.mark.sampled, pytest.mark.timeout(240
 
 ROWS, ROW_BYTES = 80, 4 * 1024 * 1024
 PEAK_BYTES = 520 * 1024 * 1024  # what a process takes by itself, and a few parts of a transaction
-
-DUCKDB_BYTES = 256 * 1024 * 1024  # its first memory_limit
 
 
 def peaks(stand: Stand) -> dict[str, int]:
@@ -55,7 +54,7 @@ def test_large_rows_are_held_by_their_bytes(make: Callable[..., Stand], target: 
     found = peaks(stand)
     assert found["capture"] < PEAK_BYTES
     # A DuckDB file is written by the agent itself, which takes so much for it.
-    assert found["agent"] < PEAK_BYTES + (DUCKDB_BYTES if target == "duckdb" else 0)
+    assert found["agent"] < PEAK_BYTES + (FIRST_MEMORY_LIMIT if target == "duckdb" else 0)
     assert list(stand.log.glob(f"*{PIECE}"))  # it was kept in files
     stand.stop()
     [(rows, size)] = stand.target.query("select count(*), sum(length(body)) from docs")

@@ -89,7 +89,8 @@ def test_a_round_that_fails_does_so_in_its_turn() -> None:
             raise DataError("it contradicts itself")
         return Prepared(truncated=False, upserts=EMPTY, deletes=EMPTY)
 
-    with one_ahead([plan(2)], prepare) as taken:
-        taken(plan(2), 0)
+    table = plan(2)
+    with one_ahead([table], prepare) as taken:
+        taken(table, 0)
         with pytest.raises(DataError, match="contradicts"):
-            taken(plan(2), 1)
+            taken(table, 1)

@@ -71,7 +71,7 @@ class DuckDBApplier(SqlApplier):
                 remedy="it is tried again by itself",
             ) from error
 
-    def stage(self, session: SqlSession, name: str, rows: pa.Table, load: TableLoad) -> None:  # noqa: ARG002
+    def stage(self, session: SqlSession, name: str, rows: pa.Table, load: TableLoad) -> None:  # noqa: ARG002  Arrow has its types
         assert isinstance(session, Session)  # noqa: S101  its own
         self._lent[name] = _Lent(rows)
         session.connection.register(name, self._lent[name])

@@ -83,8 +83,9 @@ class PostgresBackend(Backend, ReadsChanges, ReadsTexts, AppliesChanges):
         return [f"select pg_drop_replication_slot({literal(names.slot)})", *removal(names)]
 
     def left_at_target(self, replication: str) -> list[str]:
-        tables = (("replicated", "replication"), ("replications", "name"))
-        return [f"delete from _penstock.{table} where {column} = {literal(replication)}" for table, column in tables]
+        from penstock.backends.applier import removal
+
+        return removal(literal(replication))
 
     def text_values(self, version: TableVersion, schema: Schema, rows: pa.Table) -> pa.Table:
         from penstock.backends.postgres.texts import read_values
