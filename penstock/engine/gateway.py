@@ -26,6 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.backends.registry import GROUP
+from penstock.engine import heap
 from penstock.engine.daemon import PRELOAD
 from penstock.engine.java import JavaHome
 from penstock.engine.reach import is_local
@@ -53,12 +54,8 @@ MODULE_OPTIONS = [
 
 # The optimising compiler competes with the start for the cores; ten times later it still serves
 # long transforms. Measured on two cores: 4.3 s to the first job's end without, 3.5 s with.
-# The collector may take a tenth of the time instead of a hundredth before it takes more of the machine's memory:
-# 8M rows into ORC peak at 1.7 instead of 2.1 GiB, in the same time.
 START_OPTIONS = [
     "-XX:+IgnoreUnrecognizedVMOptions",
-    "-XX:+UseParallelGC",
-    "-XX:GCTimeRatio=9",
     "-XX:-UsePerfData",
     "-XX:Tier4InvocationThreshold=50000",
     "-XX:Tier4MinInvocationThreshold=20000",
@@ -115,7 +112,7 @@ def command(java: JavaHome, folder: Path, memory: str, options: Sequence[str], m
     settings = folder / "log4j2.properties"
     settings.write_text(LOG_SETTINGS)
     path = [str(jar) for jar in spark_jars()]
-    made = [str(java.executable), f"-Xmx{memory}", *START_OPTIONS, *options, *MODULE_OPTIONS]
+    made = [str(java.executable), *heap.options(memory), *START_OPTIONS, *options, *MODULE_OPTIONS]
     made += [f"-Djava.io.tmpdir={folder}", f"-Dlog4j2.configurationFile={settings}", f"-Dderby.system.home={folder}"]
     if is_local(master):
         return [*made, "-cp", ":".join(path), "org.apache.spark.api.python.PythonGatewayServer"]
