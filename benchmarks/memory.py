@@ -15,10 +15,6 @@ from benchmarks.stand import DRIVER_MEMORY, Stand, say
 
 GROWTH_LIMIT = 0.15
 MODES = ("append", "truncate", "merge")
-# Rows of ORC go through the JVM, which takes more of the heap it may have before it looks for what is free in it:
-# how much it has taken by the end of a short load says nothing of the rows. So it is also given all of it at once.
-WHOLE_HEAP = {"JAVA_TOOL_OPTIONS": f"-Xms{DRIVER_MEMORY} -XX:+AlwaysPreTouch"}
-WHOLE = ", heap taken at the start"
 ABOUT = f"Peak PSS of driver, JVM (-Xmx{DRIVER_MEMORY}) and Python workers together, one run in a new process each."
 
 
@@ -92,23 +88,14 @@ def _measure(
     mode: str,
     sizes: tuple[int, int],
 ) -> None:
-    """A line of the table; two where the rows go through the JVM."""
-    in_jvm = "orc" in (sources[0].kind, target.kind)
-    for whole in (False, True) if in_jvm else (False,):
-        side.variables = WHOLE_HEAP if whole else {}
-        words = label + (WHOLE if whole else "")
-        say(f"memory, {words}")
-        samples = [
-            _load(stand, side, source, target, mode, rows, "_whole" if whole else "")
-            for source, rows in zip(sources, sizes, strict=True)
-        ]
-        _tell(section, words, samples, limited=True)
-    side.variables = {}
+    say(f"memory, {label}")
+    samples = [_load(stand, side, source, target, mode, rows) for source, rows in zip(sources, sizes, strict=True)]
+    _tell(section, label, samples, limited=True)
 
 
-def _load(stand: Stand, side: Side, source: End, target: End, mode: str, rows: int, suffix: str = "") -> Sample | str:
+def _load(stand: Stand, side: Side, source: End, target: End, mode: str, rows: int) -> Sample | str:
     target.clear(rows)
-    name = f"{source.connection}_{target.connection}_{mode}_{rows}{suffix}"
+    name = f"{source.connection}_{target.connection}_{mode}_{rows}"
     more = 'keys = ["id"]' if mode == "merge" else ""
     stand.pipeline(
         name, source.table(rows), f"{target.connection}.{target.table(rows)}", mode, source=source.connection, more=more

@@ -43,9 +43,6 @@ def _page(parts: dict[str, Any]) -> str:
         " `python -m benchmarks --only NAME`, such as `out_of_duckdb`.",
         "",
         *report.about_memory(),
-        "- **ORC**: its rows go through the JVM, which takes more of the heap that it may have before it looks for"
-        " what is free in it. So it is measured twice: as the JVM takes its heap, and with all of it taken at the"
-        " start. Parts that are older than that have the first line alone.",
     ]
     for name in sorted(parts):
         part = parts[name]

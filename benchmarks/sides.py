@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import importlib
 import json
-import os
 import subprocess
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -33,7 +32,6 @@ class Side:
     settings: dict[str, Any]
     server_pid: int
     log: Path
-    variables: dict[str, str] = field(default_factory=dict)  # of its environment, beside ours
     _module: ModuleType = field(init=False)
     _process: subprocess.Popen[str] | None = field(init=False, default=None)
 
@@ -58,7 +56,6 @@ class Side:
                 stderr=log,
                 text=True,
                 cwd=self.log.parent,
-                env=os.environ | self.variables,
             )
         self._send(self.settings)
 
