@@ -25,7 +25,7 @@ from penstock.replicate.captured import CapturedSide
 from penstock.replicate.capturing import Orders
 from penstock.replicate.circuit import Circuits
 from penstock.replicate.copies import Copies
-from penstock.replicate.copy import Stage, stage_with_spark
+from penstock.replicate.copy import Stage, prewarm, stage_with_spark
 from penstock.replicate.desk import LOOK_SECONDS, Desk
 from penstock.replicate.flushing import fresh_copy
 from penstock.replicate.health import Obstructed, examine, recopies
@@ -90,6 +90,8 @@ class Agent:
         self._wake.set()
 
     def run(self, *, until_caught_up: bool = False) -> None:
+        if self._replication.what != "changes" and not self._has_begun():
+            prewarm(self._project, self._stage)
         while self._source_is_due():
             with ExitStack() as stack:
                 try:

@@ -51,6 +51,14 @@ def stage_with_spark(project: Project, pieces: Sequence[Work], run: RunContext) 
     return copy_pieces(session.spark(project.spark, project.root), pieces, run)
 
 
+def prewarm(project: Project, stage: Stage) -> None:
+    """Let Spark start in the background, where it will stage: it takes as long as all that comes before a copy."""
+    if stage is stage_with_spark:
+        from penstock.engine import session
+
+        session.prewarm(project.spark, project.root)
+
+
 @dataclass(frozen=True, slots=True)
 class StampedPartition(Partition):
     """A partition whose rows say at which moment they were read."""
