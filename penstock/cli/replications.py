@@ -138,6 +138,9 @@ def remove(
     without_target: Annotated[
         bool, typer.Option("--without-target", help="The target is gone for ever: print what would be left there.")
     ] = False,
+    without_agent: Annotated[
+        bool, typer.Option("--without-agent", help="The machine that its agent was last heard of on is gone for ever.")
+    ] = False,
 ) -> None:
     """Take back the slot and the publications, and forget the position; the tables stay, and a log with copied rows."""
     from penstock.cli.views import replications as view
@@ -148,17 +151,21 @@ def remove(
     replication = project.replication(name)
     with invocation.store(project) as store:
         known = store.agent(name)
-        if known is not None and known.hears:
+        if known is not None and known.hears and not (without_agent and known.elsewhere):
             raise PenstockError(
                 f"the agent of {name} runs",
-                why=f"process {known.pid} on {known.host}",
+                why=f"process {known.pid} on {known.host}, last heard of at {known.at:%Y-%m-%d %H:%M:%S %Z}",
                 kept="nothing was touched",
-                remedy="stop it first",
+                remedy="stop it first" + (_if_gone(name, known.host) if known.elsewhere else ""),
             )
         left = remove_it(project, replication, source=not without_source, target=not without_target)
         # Last: if we die before, the next remove finds nothing at the ends, and forgets it.
         store.forget_agent(name)
     view.show_removed(replication, left)
+
+
+def _if_gone(name: str, host: str) -> str:
+    return f"; if {host} is gone for ever, `penstock replications remove {name} --without-agent`"
 
 
 def _records(ctx: typer.Context) -> list[ReplicationRecord]:

@@ -119,7 +119,11 @@ class AgentRecord:
     @property
     def gone(self) -> bool:
         """Whether its process is known to have ended: of another host nobody here can tell."""
-        return self.host == socket.gethostname() and _gone(self)
+        return not self.elsewhere and _gone(self)
+
+    @property
+    def elsewhere(self) -> bool:
+        return self.host != socket.gethostname()
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,6 +9,7 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import psycopg
@@ -17,6 +18,7 @@ import pytest
 from penstock.backends.change_target import Flush, TableState
 from penstock.backends.postgres.apply import PostgresApplier
 from penstock.backends.postgres.config import PostgresConfig
+from penstock.project import load
 from penstock.schema import TableName
 from penstock.state import AgentRecord, open_store
 from tests.conformance.harness import Harness, PostgresHarness
@@ -253,6 +255,26 @@ def test_a_running_agent_is_not_removed_under_its_feet(running: Desk) -> None:
     assert answer.code == 1
     assert "stop it first" in answer.err
     assert running.source.query(f"select 1 from pg_replication_slots where slot_name = '{running.slot}'")
+
+
+def test_an_agent_on_a_machine_that_is_gone_is_in_nobodys_way(running: Desk) -> None:
+    """Nobody here can tell whether it runs: who removes it must say so, and may not say it of one that runs here."""
+    answer = running.run("replications", "remove", NAME, "--without-agent")
+    assert answer.code == 1
+    assert "--without-agent" not in answer.err
+    running.stop()
+    with open_store(load(running.folder).state_location) as store:
+        known = store.agent(NAME)
+        assert known is not None
+        store.tell_agent(replace(known, state="running", host="elsewhere"))
+    answer = running.run("replications", "remove", NAME)
+    assert answer.code == 1
+    assert f"on elsewhere, last heard of at {known.at:%Y-%m-%d}" in " ".join(answer.err.split())
+    assert f"penstock replications remove {NAME} --without-agent" in " ".join(answer.err.split())
+    assert running.source.query(f"select 1 from pg_replication_slots where slot_name = '{running.slot}'")
+    answer = running.run("replications", "remove", NAME, "--without-agent")
+    assert answer.code == 0, answer.err
+    assert running.source.query(f"select 1 from pg_replication_slots where slot_name = '{running.slot}'") == []
 
 
 # ---------------------------------------------------------------- before and after
