@@ -70,11 +70,12 @@ MARKS = "create table marks (id int primary key)"
 class ReplicationStand:
     """Two servers and a project. Use as a context manager."""
 
-    def __init__(self, tables: list[str], interval: int = 1000) -> None:
+    def __init__(self, tables: list[str], interval: int = 1000, **source: str) -> None:
+        """`source` has settings of its server that differ from the target's."""
         self._temporary = tempfile.TemporaryDirectory(prefix="penstock-bench-", ignore_cleanup_errors=True)
         self.folder = Path(self._temporary.name)
         self.folder.chmod(0o755)
-        self.source = EmbeddedPostgres(self.folder / "source", **SETTINGS)
+        self.source = EmbeddedPostgres(self.folder / "source", **SETTINGS | source)
         self.target = EmbeddedPostgres(self.folder / "target", **SETTINGS)
         self.project = self.folder / "project"
         self._tables = tables
