@@ -79,3 +79,15 @@ def test_orc_of_others_is_read_as_it_is(lake: Lake, tmp_path: Path) -> None:
     flow.run()
     found = flow.target.query("select id, name, n, v from items order by id")
     assert found == [(1, "a", 7, [1.5]), (2, None, None, [])]
+
+
+@pytest.mark.spark
+def test_a_file_is_written_in_stripes_that_a_task_can_hold(tmp_path: Path) -> None:
+    """In ORC's own stripes of 64 MiB all of this would wait in the JVM until the end."""
+    source = DuckDBHarness(tmp_path / "s.duckdb")
+    texts = " || ".join(["md5(random()::text)"] * 12)
+    source.execute(f"create table items as select i as id, {texts} as v from range(100_000) as r(i)")
+    Flow(source, FilesHarness(tmp_path / "lake", "orc"), tmp_path, stage_with_spark).run()
+    files = [po.ORCFile(path) for path in (tmp_path / "lake").rglob("*.orc")]
+    assert sum(file.nrows for file in files) == 100_000
+    assert max(file.nstripes for file in files) > 1
