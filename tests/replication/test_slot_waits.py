@@ -9,13 +9,14 @@ from typing import Any
 import psycopg
 import pytest
 
-from penstock.backends.change_source import LogNames
+from penstock.backends.change_source import LogNames, TableRequest
 from penstock.backends.postgres import replication
 from penstock.backends.postgres.change_source import PostgresChangeSource
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.cli.views.replications import retries
-from penstock.errors import LinkLost
+from penstock.errors import Kind, LinkLost
 from penstock.replicate import circuit
+from penstock.schema import TableName
 from tests.conformance.harness import Harness, PostgresHarness
 from tests.replication.stand import ITEMS, Stand
 from tests.replication.test_target_down import told
@@ -55,6 +56,28 @@ def test_whoever_a_slot_waits_for_is_named(harness: Callable[[str], Harness], mo
         finally:
             prepared.execute(f"rollback prepared '{gid}'".encode())
     made.begin().close()  # they have ended
+    made.remove()
+    made.close()
+
+
+def test_who_publishes_does_not_stand_in_line_for_ever(harness: Callable[[str], Harness]) -> None:
+    """Behind an application's ALTER: whoever wants the table next would wait behind us."""
+    source = harness("postgres")
+    assert isinstance(source, PostgresHarness)
+    source.execute("create table t (id int primary key)")
+    slot = f"penstock_{uuid.uuid4().hex[:12]}"
+    config = {"name": "from_", "type": "postgres", "dsn": source.dsn, "lock_timeout": "300ms"}
+    requests = [TableRequest(TableName("public", "t"))]
+    made = PostgresChangeSource(PostgresConfig.model_validate(config), LogNames(slot, slot), requests)
+    with psycopg.connect(source.dsn) as altering:
+        altering.execute("alter table t add column v int")
+        with pytest.raises(LinkLost, match="a lock was not to be had in time") as caught:
+            made.begin()
+        assert caught.value.kind is Kind.TRANSIENT
+        waiting = "select 1 from pg_stat_activity where wait_event_type = 'Lock' and application_name like '%" + slot
+        assert source.query(waiting + "%'") == []
+    assert source.query(f"select 1 from pg_replication_slots where slot_name = '{slot}'") == []
+    made.begin().close()
     made.remove()
     made.close()
 

@@ -145,7 +145,9 @@ class PostgresChangeSource(ChangeSource):
         self._conninfo = config.conninfo()
         self._names = names
         self._application = f"penstock:{names.slot}"
-        self._session = LastingSession(self._conninfo, self._application, (("search_path", "pg_catalog"),))
+        # To publish a table waits behind an application's ALTER, and whoever comes next would wait behind us.
+        settings = (("search_path", "pg_catalog"), ("lock_timeout", config.lock_timeout))
+        self._session = LastingSession(self._conninfo, self._application, settings)
         self._session.side = SourceError
         self._copy_from: PostgresConfig | None = None
         self._requested = tuple(tables)

@@ -50,7 +50,10 @@ class PostgresConfig(ConnectionConfig):
     options: dict[str, str] = Field(default_factory=dict, description="Any further libpq keyword.")
     schema_: str = Field("public", alias="schema", description="Where target tables without a schema go.")
     max_connections: int = Field(16, ge=2, description="Most sessions a run opens on this server.")
-    lock_timeout: str = Field(DEFAULT_LOCK_TIMEOUT, description="How long a load waits for a lock on its target.")
+    lock_timeout: str = Field(
+        DEFAULT_LOCK_TIMEOUT,
+        description="How long a load waits for a lock on its target, a replication for one on its source.",
+    )
     link_timeout: str = Field(
         DEFAULT_LINK_TIMEOUT, description="How long a server may be silent that does not work on anything of ours."
     )

@@ -178,10 +178,16 @@ def refused(
     state = sqlstate(error)
     kind = kind_of(state)
     if kind is Kind.TRANSIENT or (not state and is_link_error(error)):
-        why = "a lock on it was not to be had in time" if state == "55P03" else _primary(error, conninfo)
+        if state == "55P03":
+            return LinkLost(
+                "a lock was not to be had in time",
+                why="another session holds what it needs, and has kept it longer than lock_timeout",
+                remedy="run it again when that transaction has ended, or raise lock_timeout of the connection",
+                place=place,
+            )
         return LinkLost(
             "the link to the server broke" if state[:2] in ("", "08", "57") else "the server gave up",
-            why=why,
+            why=_primary(error, conninfo),
             remedy="run it again",
             place=place,
         )
