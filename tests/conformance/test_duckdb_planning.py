@@ -60,15 +60,31 @@ def test_a_name_twice_in_a_query_is_refused(files: Files) -> None:
         files.source(query='select id, id as "ID" from t')
 
 
-def test_cell_values_stay_out_of_errors(files: Files) -> None:
-    files.sql("source", "create table t as select 'secret-7' as id")
+@pytest.mark.parametrize("before", [0, 30_000, 400_000], ids=str)
+def test_cell_values_stay_out_of_errors(files: Files, before: int) -> None:
+    """Those too that DuckDB meets when Arrow has the first rows already, and tells as an error of the system."""
+    files.sql("source", f"create table t as select i::text as id from range({before}) r(i) union all select 'secret-7'")
     source = files.source(query="select cast(id as integer) as id from t")
     (part,) = source.partitions(list(source.schema()), 1).partitions
     with pytest.raises(DataError) as raised:
         list(part.read())
     source.close()
+    assert raised.value.what == "reading failed"
     assert "secret-7" not in json.dumps(raised.value.to_record())
     assert "INT32" in str(raised.value)
+
+
+def test_a_damaged_block_is_the_sources_fault(files: Files) -> None:
+    files.sql("source", "create table t as select i as id, md5(i::text) as v from range(2_000_000) r(i)")
+    path = files.config("source").file
+    with path.open("r+b") as file:
+        file.seek(path.stat().st_size * 3 // 4)
+        file.write(b"\xff" * (1 << 20))
+    source = files.source(query="select * from t")
+    (part,) = source.partitions(list(source.schema()), 1).partitions
+    with pytest.raises(SourceError, match="reading failed"):
+        list(part.read())
+    source.close()
 
 
 # ---------------------------------------------------------------- targets

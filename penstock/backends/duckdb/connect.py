@@ -269,6 +269,16 @@ def mapped(side: str, what: str, place: str = "") -> Iterator[None]:
         raise translate(error, side, what, place) from error
 
 
+def named(error: OSError) -> duckdb.Error:
+    """What DuckDB has found while Arrow read its rows on: that is told as an error of the system, with its name."""
+    text = str(error)
+    name = re.match(r"(\w+(?: \w+)*) Error: ", text)
+    words = "".join(word[0].upper() + word[1:] for word in name[1].split()) if name else ""
+    made = getattr(duckdb, f"{words}Exception", duckdb.OperationalError)
+    found: duckdb.Error = made(text)
+    return found
+
+
 def translate(error: duckdb.Error, side: str, what: str, place: str = "") -> PenstockError:
     text = str(error)
     if any(sign in text for sign in _NO_SPACE) and isinstance(error, duckdb.OperationalError):

@@ -22,7 +22,7 @@ from sqlglot.dialects.dialect import Dialect
 from penstock.backends.base import Cursor, Partition, ReadRequest, RunContext, Shared, Source, Split, Window
 from penstock.backends.duckdb import types
 from penstock.backends.duckdb.config import WORKER_THREADS, DuckDBConfig
-from penstock.backends.duckdb.connect import Session, mapped, open_file, shift_lines, translate
+from penstock.backends.duckdb.connect import Session, mapped, named, open_file, shift_lines, translate
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal, same_name
 from penstock.backends.duckdb.window import condition, upper_bound
 from penstock.backends.exchange import Exchange
@@ -98,6 +98,8 @@ def _pieces(session: Session, sql: str) -> Iterator[pa.RecordBatch]:
         reader = session.connection.sql(sql).to_arrow_reader(PIECE_ROWS)
         try:
             yield from reader
+        except OSError as error:
+            raise named(error) from error
         finally:
             # An open result keeps the file open after the connection is closed.
             reader.close()
