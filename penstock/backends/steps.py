@@ -59,6 +59,7 @@ class RunContext:
     staging: Path  # `.penstock/staging/<run_id>`: local, or shared by all workers
     batch_bytes: int = 16 * 1024 * 1024
     batch_rows: int = 131_072
+    at_once: int | None = None  # tasks that may run; None: as many as there are cores
 
     @staticmethod
     def new(pipeline: str, base: Path) -> RunContext:

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from penstock.backends.base import Partition, Progress, Receipt, RunContext, Sink
+from penstock.engine import status
 from penstock.engine.job import Job, collected
 from penstock.engine.task import CopyTask, Names, Piece, Work
 from penstock.errors import SparkError
@@ -47,9 +48,13 @@ def copy(
 def copy_pieces(
     spark: SparkSession, pieces: Sequence[Work], run: RunContext, on_progress: Progress | None = None
 ) -> list[Receipt]:
-    """Carry out pieces of one or several loads, a task each; tasks begin in this order."""
+    """Carry out pieces of one or several loads; they begin in this order.
+
+    A task each. Only where more tasks would run than may: as many tasks as may, each with some of the pieces.
+    """
     count = len(pieces)
     if count == 0:
         return []
-    frame = spark.range(0, count, 1, count).mapInArrow(CopyTask(tuple(pieces), run), "receipt string")
+    most = run.at_once if run.at_once is not None and run.at_once < status.cores(spark) else count
+    frame = spark.range(0, count, 1, min(count, most)).mapInArrow(CopyTask(tuple(pieces), run), "receipt string")
     return Job(spark, collected(frame), run, on_progress).receipts()

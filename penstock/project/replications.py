@@ -128,7 +128,7 @@ class Replication(Model):
     )
     publication: str | None = Field(None, min_length=1, description="one of your own, which is then left as it is")
     copy_from: str | None = Field(None, min_length=1, description="a connection to a standby that is copied from")
-    parallel: int | None = Field(None, ge=1, description="ranges that are copied at once")
+    parallel: int | None = Field(None, ge=1, description="ranges that are copied at once; 4 by default")
     snapshot_max_age: str = Field(DEFAULT_SNAPSHOT_MAX_AGE, description="a copy goes on under a new snapshot after it")
     flush_interval_ms: int = Field(DEFAULT_FLUSH_INTERVAL_MS, ge=1, description="between two flushes")
     flush_rows: int = Field(DEFAULT_FLUSH_ROWS, ge=1, description="a flush has about so many changes at most")

@@ -41,7 +41,6 @@ EXAMINE_SECONDS = 60.0  # between two looks at what the source says only when it
 RETAINED_SHARE = 0.5  # of `max_bytes`, for what is kept although the target has it
 TRIM_SECONDS = 5.0  # between two looks at what the buffer need not keep
 HURRY_ROWS = 10_000  # changes that wait for no interval: a flush of them costs little more than one of none
-TASKS = 4  # ranges that are copied at once, where nobody says
 
 
 class Agent:
@@ -227,7 +226,6 @@ class Agent:
             copier,
             self._at.kept,
             self._at.replan,
-            self._replication.parallel or self._project.spark.parallel or TASKS,
             moment,
             self._circuits.copies,
             self._may_pass,
@@ -240,9 +238,8 @@ class Agent:
         """Copies beside the buffer, where they are asked for; a log that is the target has them itself."""
         self._keeping: KeptCopies | None = None
         if self._replication.buffer.keep_copy and self._at.log is None and self._at.source.log is None:
-            tasks = self._replication.parallel or self._project.spark.parallel or TASKS
             given = (self._project, self._replication, self._ends, self._at.source, self._at.ledger, self._at.buffer)
-            self._keeping = KeptCopies(*given, self._stage, tasks, self._circuits.kept_copies)
+            self._keeping = KeptCopies(*given, self._stage, self._circuits.kept_copies)
             stack.callback(self._keeping.stop)
         else:
             self._circuits.kept_copies.succeeded()  # they were asked for once

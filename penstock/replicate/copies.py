@@ -48,7 +48,6 @@ class Copies:
         copier: Copier,
         kept: Mapping[TableName, Kept],
         replan: Callable[[TableName], Kept],
-        tasks: int,
         moment: CopyMoment | None,
         circuit: Circuit,
         waits_for: Callable[[PenstockError], bool],
@@ -62,7 +61,6 @@ class Copies:
         self._copier = copier
         self._kept = kept
         self._replan = replan
-        self._tasks = tasks
         self._moment = moment
         self._taken = time.monotonic()
         self._circuit = circuit
@@ -104,7 +102,7 @@ class Copies:
             self._rotate()
             self._open_more()
             self._finish()
-            wave = next_wave(list(self._open.values()), self._tasks)
+            wave = next_wave(list(self._open.values()), self._copier.at_once)
             if wave:
                 self._stage(wave)
         except PenstockError as error:

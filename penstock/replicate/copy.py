@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 # Tables that are copied at once: the largest, and the smallest of the others. The largest stalls nobody.
 TABLES_AT_ONCE = 8
 # Ranges of one Spark job, per task that runs at once: between two jobs the moment may be changed.
+AT_ONCE = 4  # ranges that are read at the same time, where nobody says: the source has others to serve
 RANGES_PER_TASK = 4
 
 AT = pa.timestamp("us", "UTC")
@@ -121,6 +122,7 @@ class Copier:
         self._save = save
         self._stage = stage
         self._staging = project.root / ".penstock" / "staging"
+        self.at_once = replication.parallel or project.spark.parallel or AT_ONCE  # each in sessions of its own
 
     # ------------------------------------------------------------ one table
 
@@ -262,7 +264,7 @@ class Copier:
     def stage(self, moment: CopyMoment, wave: Sequence[tuple[TableCopy, int]]) -> dict[TableName, int]:
         """One Spark job: every range of the wave is durable when it returns. The rows that were read, by table."""
         pieces = [self.piece(copy, moment, part) for copy, part in wave]
-        run = RunContext.new(self._replication.name, self._staging)
+        run = replace(RunContext.new(self._replication.name, self._staging), at_once=self.at_once)
         self._stage(self._project, pieces, run)
         rows: dict[TableName, int] = {}
         for copy in {id(copy): copy for copy, _ in wave}.values():
@@ -288,10 +290,10 @@ def mixes(kept: Kept) -> bool:
     return bool(kept.source.key) and kept.replica.metadata
 
 
-def next_wave(copies: Sequence[TableCopy], tasks: int) -> list[tuple[TableCopy, int]]:
+def next_wave(copies: Sequence[TableCopy], at_once: int) -> list[tuple[TableCopy, int]]:
     """The next ranges, in turn from every table: the largest cannot stall the rest."""
     lists = [[(copy, part) for part in copy.left] for copy in copies]
-    return list(islice(_in_turn(lists), tasks * RANGES_PER_TASK))
+    return list(islice(_in_turn(lists), at_once * RANGES_PER_TASK))
 
 
 def _in_turn(lists: Sequence[Sequence[tuple[TableCopy, int]]]) -> Iterator[tuple[TableCopy, int]]:

@@ -106,7 +106,6 @@ class KeptCopies:
         ledger: Ledger,
         buffer: Buffer,
         stage: Stage,
-        tasks: int,
         circuit: Circuit,
     ) -> None:
         folder: Path = buffer.chain.folder
@@ -117,7 +116,7 @@ class KeptCopies:
         copier = LogCopier(project, replication, ends, kept_ledger.save, stage).into(folder, kept_ledger.live)
         self._kept: dict[TableName, Kept] = {table.name: kept_in_log(table) for table in source.tables()}
         flusher = LogFlusher(replication, source, kept_ledger, buffer, self._kept)
-        given = (replication, source, kept_ledger, flusher, copier, self._kept, self._replan, tasks)
+        given = (replication, source, kept_ledger, flusher, copier, self._kept, self._replan)
         # Nobody waits for them.
         self._copies = Copies(*given, None, circuit, lambda error: error.passing, lambda: None)
         self._copies.start()

@@ -7,6 +7,7 @@ import signal
 import threading
 import uuid
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -102,6 +103,22 @@ def test_sparks_own_status_tells_of_the_tasks(spark: Any, run: RunContext, sink:
 
     copy(spark, halves(2_000_000), sink, WIRE, run, watch)
     assert max(seen) == 4
+
+
+def test_no_more_tasks_run_than_a_run_may_have(spark: Any, run: RunContext, sink: ParquetSink) -> None:
+    """Each has sessions of its own at a server that has others to serve."""
+    seen: list[int] = []
+    tracker = status.context(spark).statusTracker()
+
+    def watch(_rows: int, _size: int) -> None:
+        for number in tracker.getActiveStageIds():
+            seen.append(tracker.getStageInfo(number).numTasks)
+
+    receipts = copy(spark, halves(2_000_000), sink, WIRE, replace(run, at_once=1), watch)
+    assert [receipt.part for receipt in receipts] == [0, 1, 2, 3]
+    assert sum(receipt.rows for receipt in receipts) == 2_000_000
+    assert set(seen) <= {1}
+    assert len({receipt.pid for receipt in receipts}) == 1
 
 
 def test_no_partition_is_no_job(spark: Any, run: RunContext, sink: ParquetSink) -> None:
