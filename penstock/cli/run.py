@@ -59,8 +59,9 @@ def run(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Run pipelines: copy their rows and load them, each in one transaction."""
-    from penstock.cli import errors, selection
+    from penstock.cli import errors, lasting, selection
     from penstock.cli.views import outcomes as view
+    from penstock.project import abilities
     from penstock.run.records import RunOptions
     from penstock.run.warm import prewarm
 
@@ -69,6 +70,8 @@ def run(
     invocation = context.of(ctx)
     project = invocation.project()
     chosen = selection.select(project.pipelines, names or [], select or [], everything=everything)
+    refused = {finding.pipeline for finding in lasting.findings(project, chosen)}  # each is told of by its own run
+    abilities.check(project, [pipeline for pipeline in chosen if pipeline.name not in refused])
     options = RunOptions(full_refresh=full_refresh, limit=limit)
     if dry_run:
         _dry_run(project, chosen, options, output)

@@ -5,8 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from penstock.backends.base import Capabilities, Dialect, PartitionField, Step, TargetTable
-from penstock.errors import Unsupported
+from penstock.backends.base import Dialect, PartitionField, Step, TargetTable
 from penstock.load.columns import ColumnsPlan
 from penstock.load.times import time_kind
 from penstock.project.model import Pipeline
@@ -18,22 +17,6 @@ def partition_fields(pipeline: Pipeline, columns: ColumnsPlan) -> tuple[Partitio
     fields = [PartitionField.parse(text) for text in pipeline.partition_by]
     names = columns.named([field.column for field in fields])
     return tuple(replace(field, column=name) for field, name in zip(fields, names, strict=True))
-
-
-def require_partitions(pipeline: Pipeline, capabilities: Capabilities) -> None:
-    """Refuse what the target cannot be partitioned by."""
-    if not pipeline.partition_by:
-        return
-    title, most = capabilities.title, capabilities.max_partition_fields
-    if not capabilities.partition_by:
-        raise _unable(pipeline, f"{title} has no partitions", "leave partition_by out")
-    for field in pipeline.partition_by:
-        if PartitionField.parse(field).form not in capabilities.partition_by:
-            forms = ", ".join(sorted(capabilities.partition_by))
-            raise _unable(pipeline, f"{title} is not partitioned by {field}", f"it takes: {forms}")
-    if most is not None and len(pipeline.partition_by) > most:
-        fields = ", ".join(pipeline.partition_by)
-        raise _unable(pipeline, f"{title} is partitioned by {most} column, not by {fields}", "name one of them")
 
 
 def partition_refusals(fields: tuple[PartitionField, ...], columns: ColumnsPlan, *, sql: bool) -> list[str]:
@@ -112,7 +95,3 @@ def partition_steps(
         if field.column in kinds
         for step in dialect.make_partitions(table, field, kinds[field.column], key_text)
     ]
-
-
-def _unable(pipeline: Pipeline, what: str, remedy: str) -> Unsupported:
-    return Unsupported(what, kept="nothing was touched", remedy=remedy, place=pipeline.place)

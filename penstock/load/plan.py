@@ -46,10 +46,10 @@ from penstock.load.partitions import (
     partition_notes,
     partition_refusals,
     partition_steps,
-    require_partitions,
 )
 from penstock.load.times import find_moment
 from penstock.load.ttl import expired, staged_views
+from penstock.project.abilities import unable
 from penstock.project.model import Pipeline
 from penstock.schema import AddKey, ColumnDef, CreateSchema, CreateTable, Ddl, Schema, TableName
 
@@ -272,29 +272,8 @@ def _without_sql(
 
 def require_abilities(pipeline: Pipeline, capabilities: Capabilities) -> None:
     """Refuse what the target cannot do, by its own word; needs no connection."""
-
-    def refuse(what: str, remedy: str) -> None:
-        raise Unsupported(what, kept="nothing was touched", remedy=remedy, place=pipeline.place)
-
-    title = capabilities.title
-    if pipeline.mode not in capabilities.modes:
-        instead = f"; {capabilities.instead}" if capabilities.instead else ""
-        takes = f"it takes {', '.join(sorted(capabilities.modes))}"
-        refuse(f"{title} does not take mode {pipeline.mode}", takes + instead)
-    if pipeline.deletes != "none" and pipeline.deletes not in capabilities.deletes:
-        refuse(f"{title} does not take deletes = {pipeline.deletes!r}", "leave deletes out")
-    if pipeline.event_time is not None and not capabilities.event_time:
-        refuse(f"{title} does not take event_time", "leave event_time out: versions then begin when they are loaded")
-    if pipeline.ttl is not None and not capabilities.ttl:
-        refuse(f"{title} does not take ttl", "leave ttl out, and remove what is old by other means")
-    require_partitions(pipeline, capabilities)
-    if capabilities.user_sql:
-        return
-    if pipeline.transforms_post:
-        refuse(f"{title} runs no SQL of its own", "use `transform`, or transforms_pre: Spark SQL over `staged`")
-    for option in ("order_by", "delete_scope"):
-        if getattr(pipeline, option) is not None:
-            refuse(f"{title} runs no SQL, and {option} is SQL", f"leave {option} out, or use `transform`")
+    for error in unable(pipeline, capabilities):
+        raise error
 
 
 def _table_refusals(request: LoadRequest, existing: TargetTable | None, table: TableName) -> list[str]:

@@ -381,8 +381,14 @@ class Project:
         return self.replications[name]
 
     def check(self) -> None:
-        """Build every connection; raises all findings. Imports their drivers, opens none of them."""
+        """Build every connection, and ask every target what it can do; raises all findings.
+
+        Imports their drivers, opens none of them.
+        """
+        from penstock.project import abilities
+
         raise_all(self.connections.check())
+        abilities.check(self, self.pipelines.values())
 
     @property
     def state_location(self) -> str | Path:
