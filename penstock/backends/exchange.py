@@ -16,7 +16,7 @@ from pathlib import Path
 import pyarrow as pa
 
 from penstock.backends.base import Partition, RunContext
-from penstock.backends.locks import cannot_write
+from penstock.backends.locks import BY_PROJECT, cannot_write
 from penstock.backends.staging import StagingArea, check_token, sweep, write_arrow
 from penstock.errors import SourceMoved
 from penstock.observe.failpoints import failpoint
@@ -79,15 +79,15 @@ class Exchange:
             try:
                 self._base.parent.mkdir(parents=True, exist_ok=True)
             except OSError as error:
-                raise cannot_write(error, self._base.parent) from error
+                raise cannot_write(error, self._base.parent, BY_PROJECT) from error
             sweep(self._base)
-            self._area = StagingArea.create(self._base, self._run)
+            self._area = StagingArea.create(self._base, self._run, elsewhere=BY_PROJECT)
         while self._pending:
             file, schema, batches = self._pending[-1]
             try:
                 write_arrow(file, schema, batches())
             except OSError as error:
-                raise cannot_write(error, file.parent) from error
+                raise cannot_write(error, file.parent, BY_PROJECT) from error
             self._pending.pop()  # only now: what failed is written again
 
     def close(self) -> None:

@@ -25,7 +25,7 @@ from penstock.backends.base import (
     Target,
 )
 from penstock.backends.database_file import DatabaseFile
-from penstock.backends.locks import FileLock, ProcessLock
+from penstock.backends.locks import BY_OPTION, FileLock, ProcessLock
 from penstock.backends.sql import (
     Counts,
     SqlSession,
@@ -108,7 +108,8 @@ class FileTarget(Target, Generic[Session, Config]):
         if any(load.adopt for load in plan.tables):
             raise Unsupported("a load of a file cannot adopt its staging", why="it is staged in other files")
         lock = self._lock(plan.run)
-        staging = staged_under(lock, self._base(), plan.run, wanted=plan.native_query is None, keeps=plan.keeps)
+        wanted = plan.native_query is None
+        staging = staged_under(lock, self._base(), plan.run, wanted=wanted, keeps=plan.keeps, elsewhere=BY_OPTION)
         load = self._load(plan, lock, staging)
         if plan.keeps:
             lock.release()

@@ -21,6 +21,10 @@ from penstock.errors import Busy, PenstockError, TargetError
 
 DISK_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 NO_WRITE = frozenset({errno.EROFS, errno.EACCES, errno.EPERM})
+# Where a full disk can be got away from, by who chose the folder: the connection, the target, the project.
+BY_OPTION = "set `staging` of the connection to a folder on a larger disk"
+BY_TARGET = "load into a folder on a larger disk"
+BY_PROJECT = "move the project to a larger disk"
 
 
 class FileLock:
@@ -53,12 +57,12 @@ class FileLock:
         return FileLock(path, descriptor)
 
     @staticmethod
-    def acquire(path: Path, run_id: str, pipeline: str, target: str) -> FileLock:
+    def acquire(path: Path, run_id: str, pipeline: str, target: str, elsewhere: str = "") -> FileLock:
         """The lock, or `Busy` naming its holder."""
         try:
             lock = FileLock.try_acquire(path, run_id, pipeline)
         except OSError as error:
-            raise cannot_write(error, path.parent) from error
+            raise cannot_write(error, path.parent, elsewhere) from error
         if lock is None:
             raise _busy(target, _holder(path))
         return lock
@@ -127,15 +131,15 @@ def _holder(path: Path) -> str:
         return "a run that has just started or ended holds the lock"
 
 
-def cannot_write(error: OSError, folder: Path) -> PenstockError:
-    """What the operating system said about a write, for people."""
+def cannot_write(error: OSError, folder: Path, elsewhere: str = "") -> PenstockError:
+    """What the operating system said about a write, for people; `elsewhere`, if there is a way to write there."""
     reason = os.strerror(error.errno) if error.errno else str(error)
     if error.errno in DISK_FULL:
         return TargetError(
             "the disk is full",
             why=f"{reason}: {folder}",
             kept="nothing was committed",
-            remedy="free space there, or set `staging` of the connection to a folder on a larger disk",
+            remedy=f"free space there, or {elsewhere}" if elsewhere else "free space there",
         )
     if error.errno in NO_WRITE:
         return TargetError(

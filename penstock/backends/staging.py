@@ -25,7 +25,7 @@ import uuid
 from abc import abstractmethod
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import ClassVar
 
@@ -33,7 +33,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from penstock.backends.base import Receipt, RunContext, Sink
-from penstock.backends.locks import FileLock, ProcessLock, cannot_write
+from penstock.backends.locks import BY_PROJECT, FileLock, ProcessLock, cannot_write
 from penstock.backends.stored import stored_schema, to_stored
 from penstock.errors import Busy, StagingLost, TargetError
 from penstock.observe.failpoints import failpoint
@@ -63,6 +63,7 @@ class StagingSink(Sink):
     folder: Path
     run_id: str
     table: int
+    elsewhere: str = field(default="", kw_only=True)  # what to do where the folder's disk is full
 
     def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
         check_token(self.folder, self.run_id)
@@ -137,7 +138,7 @@ class StagingSink(Sink):
                 kept="nothing was committed",
                 remedy="run it again",
             )
-        return cannot_write(error, self.folder)
+        return cannot_write(error, self.folder, self.elsewhere)
 
 
 @dataclass(frozen=True)
@@ -253,7 +254,7 @@ def check_token(folder: Path, run_id: str) -> None:
             f"the run's staging folder {folder} is not here",
             why="a worker does not find the token that the driver left in it",
             kept="nothing was committed",
-            remedy="with workers on other machines, set `staging` to a folder that all of them share",
+            remedy="with workers on other machines, it must be in a folder that all of them share",
         )
 
 
@@ -301,20 +302,22 @@ def sync(path: Path) -> None:
 class StagingArea:
     """One run's folder, alive as long as its lock is held."""
 
-    def __init__(self, base: Path, run: RunContext, lock: FileLock) -> None:
+    def __init__(self, base: Path, run: RunContext, lock: FileLock, elsewhere: str = "") -> None:
         self.base = base
+        self.elsewhere = elsewhere
         self.run_id = run.run_id
         self.folder = base / run.run_id
         self._lock = lock
 
     @staticmethod
-    def create(base: Path, run: RunContext, *, keeps: bool = False) -> StagingArea:
+    def create(base: Path, run: RunContext, *, keeps: bool = False, elsewhere: str = "") -> StagingArea:
         """An empty folder. Its lock comes first: a sweep between the two would take it for dead.
 
-        With `keeps`, one that an earlier start of the run has left, with all that is in it.
+        With `keeps`, one that an earlier start of the run has left, with all that is in it. `elsewhere` says
+        what to do where its disk is full.
         """
         try:
-            area = StagingArea(base, run, _lock_run(base, run))
+            area = StagingArea(base, run, _lock_run(base, run, elsewhere), elsewhere)
             if keeps and (area.folder / KEPT).exists():
                 return area
             try:
@@ -330,7 +333,7 @@ class StagingArea:
                 area.close()
                 raise
         except OSError as error:
-            raise cannot_write(error, base if base.parent.is_dir() else base.parent) from error
+            raise cannot_write(error, base if base.parent.is_dir() else base.parent, elsewhere) from error
         return area
 
     @staticmethod
@@ -340,14 +343,14 @@ class StagingArea:
         try:
             base.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise cannot_write(error, base.parent) from error
+            raise cannot_write(error, base.parent, BY_PROJECT) from error
         return base
 
     def sink(self, table: int, columns: Sequence[Column]) -> ParquetSink:
-        return ParquetSink(self.folder, self.run_id, table, stored_schema(columns))
+        return ParquetSink(self.folder, self.run_id, table, stored_schema(columns), elsewhere=self.elsewhere)
 
     def arrow_sink(self, table: int, schema: pa.Schema) -> ArrowSink:
-        return ArrowSink(self.folder, self.run_id, table, schema)
+        return ArrowSink(self.folder, self.run_id, table, schema, elsewhere=self.elsewhere)
 
     def files(self, table: int, receipts: Sequence[Receipt]) -> list[Path]:
         """The files that the receipts name, proved to be there, whole, and of no part twice."""
@@ -393,13 +396,14 @@ class StagingArea:
             self.base.rmdir()
 
 
-def _lock_run(base: Path, run: RunContext) -> FileLock:
+def _lock_run(base: Path, run: RunContext, elsewhere: str) -> FileLock:
     deadline = time.monotonic() + SWEEP_SECONDS
     while True:
         with suppress(FileExistsError):  # `exist_ok` fails if it is removed at this moment
             base.mkdir()
         try:
-            return FileLock.acquire(base / f"{run.run_id}.lock", run.run_id, run.pipeline, f"staging of {run.run_id}")
+            target = f"staging of {run.run_id}"
+            return FileLock.acquire(base / f"{run.run_id}.lock", run.run_id, run.pipeline, target, elsewhere)
         except Busy:
             # Nobody else has this run's id: a sweep has found the file before it was locked.
             if time.monotonic() > deadline:
@@ -493,7 +497,13 @@ def _remove_run(folder: Path) -> None:
 
 
 def staged_under(
-    lock: FileLock | ProcessLock, base: Path, run: RunContext, *, wanted: bool = True, keeps: bool = False
+    lock: FileLock | ProcessLock,
+    base: Path,
+    run: RunContext,
+    *,
+    wanted: bool = True,
+    keeps: bool = False,
+    elsewhere: str = "",
 ) -> StagingArea | None:
     """What a load that holds its lock begins with: leftovers gone, and, where it is `wanted`, staging of its own.
 
@@ -504,7 +514,7 @@ def staged_under(
         failpoint("load.begin")
         sweep(base)
         if wanted:
-            staging = StagingArea.create(base, run, keeps=keeps)
+            staging = StagingArea.create(base, run, keeps=keeps, elsewhere=elsewhere)
         failpoint("load.staging")
     except BaseException:  # Ctrl-C too: nobody else frees the lock
         if staging is not None:

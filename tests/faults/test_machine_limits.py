@@ -18,35 +18,49 @@ from typing import Any
 
 import pytest
 
-from tests.conformance.harness import DuckDBHarness, Harness, SQLiteHarness
+from penstock.backends.files.place import META
+from tests.conformance.files_harness import FilesHarness
+from tests.conformance.harness import DuckDBHarness, Flow, Harness, SQLiteHarness
 from tests.faults.test_all_or_nothing import REPO
 
 pytestmark = [pytest.mark.postgres, pytest.mark.faults]
 
 MEGABYTE = 1024 * 1024
 KINDS = ("duckdb", "sqlite")
+FORMATS = ("parquet", "csv", "jsonl")
+BY_OPTION = "free space there, or set `staging` of the connection to a folder on a larger disk"
+BY_TARGET = "free space there, or load into a folder on a larger disk"
+STAGED = [("w.duckdb", BY_OPTION), *((kind, BY_TARGET) for kind in FORMATS)]
 # About 8 MB that no compression makes smaller.
 ROWS = (
-    "select n as id, string_agg(md5(n::text || m), '') as v from generate_series(1, 2000) n, generate_series(1, 128) m"
+    "select n::int as id, string_agg(md5(n::text || m), '') as v"
+    " from generate_series(1, 2000) as a(n), generate_series(1, 128) as b(m)"
 )
 CAP_DAC_OVERRIDE, CAP_DAC_READ_SEARCH, PR_CAPBSET_DROP = 1, 2, 24
 
 
 class Small:
-    """Appends what the source has to a file that holds three rows."""
+    """Appends what the source has to a table that holds a row."""
 
     def __init__(self, source: Harness, folder: Path, target: Path, **options: Any) -> None:
         self.folder = folder
-        self.target = SQLiteHarness(target) if target.suffix == ".sqlite" else DuckDBHarness(target)
-        self.target.execute("create table items (id integer, v varchar)", "insert into items values (0, 'old')")
+        self.target = made(target)
+        old = ("create table items (id integer, v varchar)", "insert into items values (0, 'old')")
+        if isinstance(self.target, FilesHarness):  # their first load, which has a manifest
+            seed = DuckDBHarness(folder / "seed.duckdb")
+            seed.execute(*old)
+            Flow(seed, self.target, folder).run()
+        else:
+            self.target.execute(*old)
         source.execute(f"create table items as {ROWS} group by n")
+        self.table = f"{source.schema}.items"
         self.connections = {"from_": source.options(), "to": self.target.options() | options}
 
     def run(self, before: Callable[[], None] | None = None) -> dict[str, Any]:
         """The error that it ends with."""
         spec = self.folder / "spec.json"
         pipeline = {"name": "p", "place": "test", "source": "from_", "target": "to.main.items", "mode": "append"}
-        pipeline |= {"table": "public.items"}
+        pipeline |= {"table": self.table}
         spec.write_text(json.dumps({"root": str(self.folder), "connections": self.connections, "pipeline": pipeline}))
         done = subprocess.run(
             [sys.executable, "-m", "tests.faults.bare", str(spec)],
@@ -61,6 +75,13 @@ class Small:
     def unchanged(self) -> None:
         assert self.target.query("select id, v from items") == [(0, "old")]
         assert self.target.leftovers() == []
+
+
+def made(path: Path) -> DuckDBHarness | SQLiteHarness | FilesHarness:
+    """A database file by its ending, or a folder of files called after their format."""
+    if path.name in FORMATS:
+        return FilesHarness(path, path.name)
+    return SQLiteHarness(path) if path.suffix == ".sqlite" else DuckDBHarness(path)
 
 
 def limit(size: int) -> Callable[[], None]:
@@ -83,17 +104,18 @@ def tiny(tmp_path: Path) -> Iterator[Path]:
         subprocess.run(["umount", str(folder)], check=True)
 
 
-def said_well(error: dict[str, Any], kind: str) -> None:
+def said_well(error: dict[str, Any], kind: str, remedy: str = "") -> None:
     """`NotNow` of the target's own disk: a replication waits for it. Of staging, a `TargetError`."""
     assert error["error"] == kind, error
     assert "disk is full" in error["what"], error
     assert error["kept"] == "nothing was committed"
-    assert error["remedy"]
+    assert error["remedy"] == remedy if remedy else error["remedy"]
 
 
-def test_full_disk_for_staging(harness: Callable[[str], Harness], tmp_path: Path) -> None:
-    small = Small(harness("postgres"), tmp_path, tmp_path / "w.duckdb")
-    said_well(small.run(limit(2 * MEGABYTE)), "TargetError")
+@pytest.mark.parametrize(("name", "remedy"), STAGED, ids=[name for name, _ in STAGED])
+def test_full_disk_for_staging(harness: Callable[[str], Harness], tmp_path: Path, name: str, remedy: str) -> None:
+    small = Small(harness("duckdb" if name in FORMATS else "postgres"), tmp_path, tmp_path / name)
+    said_well(small.run(limit(2 * MEGABYTE)), "TargetError", remedy)
     small.unchanged()
 
 
@@ -107,11 +129,14 @@ def test_full_disk_for_the_database_file(harness: Callable[[str], Harness], tmp_
     small.unchanged()
 
 
-def test_full_disk_of_its_own(harness: Callable[[str], Harness], tmp_path: Path, tiny: Path) -> None:
+@pytest.mark.parametrize(("name", "remedy"), STAGED[:2], ids=["duckdb", "files"])
+def test_full_disk_of_its_own(
+    harness: Callable[[str], Harness], tmp_path: Path, tiny: Path, name: str, remedy: str
+) -> None:
     """Too little room for staging to begin with is found before a row is read."""
-    small = Small(harness("postgres"), tmp_path, tiny / "w.duckdb")
+    small = Small(harness("postgres"), tmp_path, tiny / name)
     (tiny / "other").write_bytes(b"x" * 8 * MEGABYTE)
-    said_well(small.run(limit(MEGABYTE)), "TargetError")
+    said_well(small.run(limit(MEGABYTE)), "TargetError", remedy)
     small.unchanged()
 
 
@@ -154,6 +179,7 @@ def test_read_only_target(harness: Callable[[str], Harness], tmp_path: Path, wha
     elsewhere.mkdir()
     options = {"staging": str(elsewhere)} if what == "staging" else {}
     small = Small(harness("postgres"), tmp_path, folder / f"w.{kind}", **options)
+    assert not isinstance(small.target, FilesHarness)
     closed = {"folder": folder, "file": small.target.path, "staging": elsewhere}[what]
     mode = closed.stat().st_mode
     closed.chmod(0o555)
@@ -166,4 +192,31 @@ def test_read_only_target(harness: Callable[[str], Harness], tmp_path: Path, wha
     assert str(closed) in error["what"]
     assert "ermission denied" in error["why"]
     assert "writable" in error["remedy"]
+    small.unchanged()
+
+
+@pytest.mark.parametrize(("what", "kind"), [("schema", "parquet"), ("meta", "csv"), ("meta", "jsonl")])
+def test_read_only_folder_of_files(harness: Callable[[str], Harness], tmp_path: Path, what: str, kind: str) -> None:
+    """The folder of a table's folder is looked at while planning, that of its manifests by the load."""
+    small = Small(harness("duckdb"), tmp_path, tmp_path / kind)
+    assert isinstance(small.target, FilesHarness)
+    table = small.target.root / "main" / "items"
+    closed = {"schema": table.parent, "meta": table / META}[what]
+    mode = closed.stat().st_mode
+    closed.chmod(0o555)
+    try:
+        error = small.run(as_anyone)
+    finally:
+        closed.chmod(mode)
+    if what == "schema":
+        assert error["error"] == "PlanRefused", error
+        assert error["why"] == f"cannot write in {closed}: permission denied"
+        assert error["kept"] == "nothing was touched"
+        assert error["remedy"] == "see the plan: penstock plan p"
+    else:
+        assert error["error"] == "TargetError", error
+        assert error["what"].startswith(f"cannot write in {closed}")
+        assert error["why"] == "Permission denied"
+        assert error["kept"] == "nothing was committed"
+        assert error["remedy"] == "make the folder writable, or set another path"
     small.unchanged()

@@ -38,7 +38,7 @@ from penstock.backends.files.place import META, Mark, Place, data_files, found_f
 from penstock.backends.files.read import FilesSource
 from penstock.backends.files.sink import FilesSink, writer
 from penstock.backends.guard import heed
-from penstock.backends.locks import FileLock, cannot_write
+from penstock.backends.locks import BY_TARGET, FileLock, cannot_write
 from penstock.backends.staging import StagingArea, lost, make_folders, sweep, sync, sync_folders
 from penstock.errors import PenstockError, PlanStale, TargetError, Unsupported
 from penstock.observe.failpoints import failpoint
@@ -144,9 +144,11 @@ class FilesTarget(Target):
         try:
             make_folders(place.root.parent)
         except OSError as error:
-            raise cannot_write(error, place.root.parent) from error
+            raise cannot_write(error, place.root.parent, BY_TARGET) from error
         staging: StagingArea | None = None
-        lock = FileLock.acquire(lock_file(place), plan.run.run_id, plan.run.pipeline, target=str(place.root))
+        lock = FileLock.acquire(
+            lock_file(place), plan.run.run_id, plan.run.pipeline, target=str(place.root), elsewhere=BY_TARGET
+        )
         try:
             failpoint("load.begin")
             # A run that died between its manifest and its last file is finished first: its staging
@@ -154,7 +156,7 @@ class FilesTarget(Target):
             Chain.read(place).publish()
             sweep(staging_base(place))
             make_folders(place.meta)
-            staging = StagingArea.create(staging_base(place), plan.run)
+            staging = StagingArea.create(staging_base(place), plan.run, elsewhere=BY_TARGET)
             failpoint("load.staging")
         except BaseException as error:  # Ctrl-C too: nobody else frees the lock
             if staging is not None:
@@ -162,7 +164,7 @@ class FilesTarget(Target):
             _remove_empty(place)
             lock.release()
             if isinstance(error, OSError):
-                raise cannot_write(error, place.root.parent) from error
+                raise cannot_write(error, place.root.parent, BY_TARGET) from error
             raise
         return FilesLoad(self._config, place, dialect, plan, lock, staging)
 
@@ -255,6 +257,7 @@ class FilesLoad(Load):
             self._plan.key_columns,
             tuple(field.column for field in self._load.partition_by) if self._place.kind == "folder" else (),
             single=self._place.kind == "file",
+            elsewhere=BY_TARGET,
         )
 
     def commit(self, receipts: Sequence[Receipt]) -> LoadResult:
@@ -268,7 +271,7 @@ class FilesLoad(Load):
             sync_folders((self._staging.folder / file.name for file in files), self._place.meta)
             self._write(chain, manifest, done)
         except OSError as error:
-            raise cannot_write(error, self._place.root.parent) from error
+            raise cannot_write(error, self._place.root.parent, BY_TARGET) from error
         # From here on the rows are there, whatever happens: the next run does what this one cannot.
         failpoint("commit.done")
         after = Chain.read(self._place)

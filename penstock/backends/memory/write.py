@@ -29,7 +29,7 @@ from penstock.backends.base import (
     other_owners,
 )
 from penstock.backends.guard import heed
-from penstock.backends.locks import ProcessLock
+from penstock.backends.locks import BY_PROJECT, ProcessLock
 from penstock.backends.memory.store import Loaded, Store, StoredTable
 from penstock.backends.memory.types import common, field_of
 from penstock.backends.sql import check_staged
@@ -83,7 +83,7 @@ class MemoryTarget(Target):
     def begin(self, plan: LoadPlan) -> Load:
         name = f"the memory store {self._store.name!r}"
         lock = ProcessLock.acquire(name, plan.run.run_id, plan.run.pipeline)
-        staging = staged_under(lock, StagingArea.base_of(plan.run), plan.run)
+        staging = staged_under(lock, StagingArea.base_of(plan.run), plan.run, elsewhere=BY_PROJECT)
         assert staging is not None  # noqa: S101  it was wanted
         return MemoryLoad(self._store, plan, lock, staging)
 

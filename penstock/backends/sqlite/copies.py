@@ -14,7 +14,7 @@ from urllib.parse import quote as percent
 
 from penstock.backends.base import RunContext
 from penstock.backends.exchange import FOLDER
-from penstock.backends.locks import cannot_write
+from penstock.backends.locks import BY_PROJECT, cannot_write
 from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.connect import open_source
 from penstock.backends.sqlite.marks import FileMark
@@ -61,9 +61,9 @@ class Copy:
         try:
             self._base.parent.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise cannot_write(error, self._base.parent) from error
+            raise cannot_write(error, self._base.parent, BY_PROJECT) from error
         sweep(self._base)
-        self._area = StagingArea.create(self._base, self._run)
+        self._area = StagingArea.create(self._base, self._run, elsewhere=BY_PROJECT)
         try:
             with open_source(self._config) as session:
                 # On disk, also where the database is in memory, which is a file system of its own to SQLite.
