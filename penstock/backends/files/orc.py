@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,6 +33,7 @@ from penstock.backends.base import (
     Window,
     WritesFrames,
 )
+from penstock.backends.files import types
 from penstock.backends.files.config import FilesConfig
 from penstock.backends.files.manifest import DataFile
 from penstock.backends.files.pieces import Piece
@@ -40,8 +42,9 @@ from penstock.backends.files.read import FilesSource
 from penstock.backends.files.write import FilesLoad, FilesTarget
 from penstock.backends.moments import utc_clock, without_zone
 from penstock.backends.staging import sync
-from penstock.errors import DataError, PlanRefused, TargetError
+from penstock.errors import DataError, PlanRefused, SourceError, TargetError
 from penstock.schema import Column
+from penstock.schema.words import parse
 
 if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
@@ -57,6 +60,9 @@ _DAYS = (-2_440_588, 2_932_896)
 _LEFT_OUT = (-141_437, -141_428)
 _OUT_OF_RANGE = "penstock: a date that ORC does not keep, column "
 
+# A session may have been told to leave out what it cannot read: then rows would be missing without a word.
+_WHOLE = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+
 
 class OrcSource(FilesSource, ReadsFrames):
     """ORC files; their rows are read by Spark, what they are is known from manifests or declared."""
@@ -68,6 +74,22 @@ class OrcSource(FilesSource, ReadsFrames):
         self._limit = request.limit
         if any(entry.dialect.format != "orc" for entry in self.listing.entries):
             raise PlanRefused(f"{self.place.shown} holds ORC and other files", remedy="read them apart")
+        self._require_types(config)
+
+    def _require_types(self, config: FilesConfig) -> None:
+        """Files of others beside ours: where the table's type does not hold theirs, Spark would give NULL."""
+        declared = config.table(self.place.table).columns
+        others = [entry for entry in self.listing.entries if not entry.own]
+        if not others or self.listing.chain.last is None:
+            return
+        for there in self.listing.columns:
+            column = parse(declared[there.name]).column(there.name)
+            if types.wider(column.type, there.type) != there.type:
+                raise SourceError(
+                    f"{others[0].path} and the table's manifest have different types of column {there.name}",
+                    why=f"{column.describe()} and {there.describe()}",
+                    remedy="read the files apart, each by its name, or write them with the table's types",
+                )
 
     @property
     def reader(self) -> str:
@@ -91,8 +113,9 @@ class OrcSource(FilesSource, ReadsFrames):
                 )
         self._asked = True
         held = StructType([StructField(field.name, without_zone(field.dataType), True) for field in schema.fields])
-        paths = [str(Piece(entry).path()) for entry in self.listing.entries]
-        frame = spark.read.schema(held).orc(paths) if paths else spark.createDataFrame([], held)
+        paths = [_literal(Piece(entry).path()) for entry in self.listing.entries]
+        read = spark.read.schema(held).options(**_WHOLE)
+        frame = read.orc(paths) if paths else spark.createDataFrame([], held)
         if self._limit is not None:
             frame = frame.limit(self._limit)
         chosen = [f.col(_quoted(field.name)).cast(field.dataType).alias(field.name) for field in schema.fields]
@@ -146,7 +169,8 @@ class OrcTarget(FilesTarget, WritesFrames):
                 remedy=f'columns.{name.strip()} = "text"',
             ) from error
         counted = (
-            frame.sparkSession.read.orc(str(folder))
+            frame.sparkSession.read.options(**_WHOLE)
+            .orc(_literal(folder))
             .select(f.col("_metadata.file_path").alias("path"))
             .groupBy("path")
             .count()
@@ -187,6 +211,11 @@ def _holds_dates(type_: pa.DataType) -> bool:
     if pa.types.is_nested(type_):
         return any(_holds_dates(type_.field(place).type) for place in range(type_.num_fields))
     return bool(pa.types.is_date(type_))
+
+
+def _literal(path: Path) -> str:
+    """As Spark takes it for one path: in brackets it would see a pattern, and read whatever matches that."""
+    return re.sub(r"([\\{}\[\]*?])", r"\\\1", str(path))
 
 
 def _quoted(name: str) -> str:
