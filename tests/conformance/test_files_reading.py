@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from datetime import date
 
 import pyarrow as pa
 import pytest
@@ -92,6 +93,49 @@ def test_infer_takes_a_type_only_if_every_value_is_spelled_so(lake: Lake) -> Non
     assert (rows[0]["n"], rows[1]["n"], rows[0]["zip"]) == (1, -20, "007")
     # Declared, a value may be spelled in another way: these are how Postgres' COPY has them.
     assert [row["short"] for row in lake.read("t", columns={"short": "bool"})] == [True, False]
+
+
+def test_infer_in_json_lines_takes_a_type_only_if_every_value_is_spelled_so(lake: Lake) -> None:
+    """Strings and other tokens alike: what counts is what is in them."""
+    columns = {
+        "n": ("1", "-20", "bigint", [1, -20]),
+        "least": ("9223372036854775807", "-9223372036854775808", "bigint", [2**63 - 1, -(2**63)]),
+        "beyond": ("9223372036854775808", "1", "text", ["9223372036854775808", "1"]),
+        "zip": ('"007"', '"8"', "text", ["007", "8"]),
+        "na": ("1", '"NA"', "text", ["1", "NA"]),
+        "big": ("12345678901234567890123", "1", "text", ["12345678901234567890123", "1"]),
+        "fine": ("0.1234567890123456789012", "1.5", "text", ["0.1234567890123456789012", "1.5"]),
+        "quoted": ('"1"', '"2"', "bigint", [1, 2]),
+        "escaped": ('"\\u0031"', "2", "bigint", [1, 2]),
+        "x": ("1.5", "-0.25", "double", [1.5, -0.25]),
+        "zero": ("-0", "1", "double", [-0.0, 1.0]),
+        "price": ("1.10", "2.25", "text", ["1.10", "2.25"]),
+        "power": ("1e5", "2.0", "text", ["1e5", "2.0"]),
+        "yes": ("true", "false", "bool", [True, False]),
+        "day": ('"2024-01-31"', '"1999-12-01"', "date", [date(2024, 1, 31), date(1999, 12, 1)]),
+        "at": ('"2024-01-31T12:00:00"', "null", "text", ["2024-01-31T12:00:00", None]),
+        "null": ("null", "5", "bigint", [None, 5]),
+        "none": ("null", "null", "text", [None, None]),
+        "absent": ("1", None, "bigint", [1, None]),
+        "empty": ('""', "5", "text", ["", "5"]),
+        "empty_null": ('""', "null", "text", ["", None]),
+        "null_text": ('"null"', "1", "text", ["null", "1"]),
+        "list": ("[1, 2]", "[]", "text", ["[1, 2]", "[]"]),
+    }
+    for place, name in enumerate(("a", "b")):
+        members = (f'"{column}": {case[place]}' for column, case in columns.items() if case[place] is not None)
+        lake.put(f"t/{name}.jsonl", "{" + ", ".join(members) + "}\n")
+    from penstock.schema.words import spell
+
+    found = {column.name: spell(column) for column in lake.source("t", infer=True).schema()}
+    assert found == {name: case[2] for name, case in columns.items()}
+    rows = lake.read("t", infer=True)
+    assert {name: [row[name] for row in rows] for name in columns} == {name: case[3] for name, case in columns.items()}
+    assert str(rows[0]["zero"]) == "-0.0"
+    # Without it, all stay the text that they are; declared, a type is taken as it is.
+    assert {spell(column) for column in lake.source("t").schema()} == {"text"}
+    declared = lake.source("t", infer=True, columns=dict.fromkeys(columns, "text")).schema()
+    assert {spell(column) for column in declared} == {"text"}
 
 
 @pytest.mark.parametrize("leads_to", ["elsewhere", "no_such_folder", "."])

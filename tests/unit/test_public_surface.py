@@ -108,6 +108,8 @@ SIGNATURES = {
     "source": "(connection, *, table)",
     "sync": "(source, target, *, mode, name=None, project=None, progress=None, **options)",
     "table": "(*, connection, name)",
+    "udaf": "(function=None, /, *, returns=None, name=None)",
+    "udf": "(function=None, /, *, returns=None, name=None, per_row=False)",
     "use_spark": "(spark)",
     "validate": "(*names, project=None)",
     "write": "(data, target, *, mode, keys=(), name=None, project=None, progress=None, **options)",
