@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import socket
@@ -21,11 +22,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, NoReturn
+from urllib.parse import unquote
 
 from penstock.backends.base import Progress, Receipt, RunContext
 from penstock.engine import status
 from penstock.engine.task import folder_of, record_in, replace_text
-from penstock.errors import Cancelled, LinkLost, PenstockError, SparkError, from_record
+from penstock.errors import Cancelled, LinkLost, PenstockError, SourceError, SparkError, from_record
 from penstock.observe.process import start_of
 
 if TYPE_CHECKING:
@@ -44,6 +46,11 @@ EXECUTOR_LOST = (
     "FetchFailed",
     "ExecutorLostFailure",
     "Could not find executor",
+)
+
+# A file that Spark's own reader has given up: its condition, and the file's URI.
+UNREADABLE = re.compile(
+    r"\[FAILED_READ_FILE(?:\.(\w+))?\] Encountered error while reading file (?:file:(?://)?)?(.+?)\.\s+(?:SQLSTATE|\n)"
 )
 
 Work = Callable[[], list[Receipt]]  # starts Spark jobs in the thread that calls it
@@ -191,6 +198,13 @@ class Job:
 def lost(error: BaseException) -> PenstockError:
     """Spark's own failure in one line; its stack trace stays in its log."""
     text = str(error)
+    if found := UNREADABLE.search(text):
+        return SourceError(
+            f"Spark could not read {unquote(found[2])}",
+            why="it was removed" if found[1] == "FILE_NOT_EXIST" else "it is damaged, or was written to meanwhile",
+            kept="nothing was committed",
+            remedy="run again if it was replaced; else write it again",
+        )
     if "Python worker exited unexpectedly" in text:
         return LinkLost(
             "a Spark worker was lost again and again",

@@ -95,6 +95,18 @@ def test_hostile_parquet_cut_off_damaged_or_empty(lake: Lake) -> None:
         lake.read("t")
 
 
+def test_hostile_parquet_with_a_damaged_page_is_not_read_as_other_values(lake: Lake) -> None:
+    """Plain values are read whatever they are: only the page's checksum tells."""
+    options = {"compression": "none", "use_dictionary": False, "write_page_checksum": True}
+    path = lake.parquet("t/a.parquet", pa.table({"id": list(range(1000))}), **options)
+    whole = path.read_bytes()
+    there, other = (b"".join(value.to_bytes(8, "little") for value in values) for values in ((500, 501), (500, 502)))
+    assert whole.count(there) == 1
+    path.write_bytes(whole.replace(there, other))
+    with pytest.raises(SourceError, match="is not a whole Parquet file"):
+        lake.read("t")
+
+
 def test_parts_parquet_is_split_by_row_groups(lake: Lake, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(shares, "MIN_PART_BYTES", 1000)
     for name, rows in (("a", 10_000), ("b", 100), ("c", 5_000)):

@@ -24,9 +24,13 @@ BUFFER_BYTES = 1024 * 1024  # of each column that is read
 def opened(path: Path) -> pq.ParquetFile:
     """The file; a clear error where it is none, or only a part of one."""
     try:
-        # Timestamps of 12 bytes, as older Spark and Hive write them, reach further than nanoseconds do. Without
-        # `pre_buffer`, which holds all that will be read of the file, however large it is.
-        return pq.ParquetFile(path, coerce_int96_timestamp_unit="us", pre_buffer=False, buffer_size=BUFFER_BYTES)
+        return pq.ParquetFile(
+            path,
+            coerce_int96_timestamp_unit="us",  # as older Spark and Hive write them, they reach further than nanoseconds
+            pre_buffer=False,  # it holds all that will be read of the file, however large it is
+            buffer_size=BUFFER_BYTES,
+            page_checksum_verification=True,  # where there are any: else a damaged page is read as other values
+        )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, OSError) as error:
         if isinstance(error, FileNotFoundError):
             raise
