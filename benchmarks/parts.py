@@ -43,6 +43,9 @@ def _page(parts: dict[str, Any]) -> str:
         " `python -m benchmarks --only NAME`, such as `out_of_duckdb`.",
         "",
         *report.about_memory(),
+        "- **Left out**: tables in memory, as sources and as targets: they take what they hold.",
+        "- **Heap taken at the start**: so lines of parts are called that are older than the settings by which the JVM"
+        " gives back what it frees; they were measured a second time with all of `-Xmx` taken at once.",
     ]
     for name in sorted(parts):
         part = parts[name]
