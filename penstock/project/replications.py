@@ -119,8 +119,12 @@ class Replication(Model):
     tables: tuple[str, ...] = Field(min_length=1, description='["public.*", "!public.audit_*"]')
     options: dict[str, TableOptions] = Field(default_factory=dict, description="per table")
     what: Literal["both", "copy", "changes"] = Field("both", description="copy and changes, or one of them")
-    deletes: Literal["hard", "soft"] = Field("hard", description="rows that are gone: removed, or kept as the target had them last, and marked")
-    target_schema: str | None = Field(None, min_length=1, description="where all tables go; the target connection's own schema by default")
+    deletes: Literal["hard", "soft"] = Field(
+        "hard", description="rows that are gone: removed, or kept as the target had them last, and marked"
+    )
+    target_schema: str | None = Field(
+        None, min_length=1, description="where all tables go; the target connection's own schema by default"
+    )
     target_name: str = Field("{table}", description="of each table: {schema}_{table}")
     metadata_columns: bool = Field(True, description="_penstock_version and _penstock_committed_at in every table")
     slot: str | None = Field(
