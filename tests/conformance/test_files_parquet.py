@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from datetime import date, datetime
 from decimal import Decimal
+from hashlib import sha256
 from pathlib import Path
 from uuid import UUID
 
@@ -249,6 +250,36 @@ def test_a_dictionary_is_kept_only_of_values_that_come_again(tmp_path: Path) -> 
     group = pq.read_metadata(tmp_path / "some").row_group(0)
     assert [group.column(n).has_dictionary_page for n in range(3)] == [False, True, False]
     assert pq.read_table(tmp_path / "some")["kind"].to_pylist() == ["a", "b"] * (rows // 2)
+
+
+@pytest.mark.parametrize(
+    ("asked", "codecs"),
+    [
+        ("", ["SNAPPY", "UNCOMPRESSED", "SNAPPY", "UNCOMPRESSED"]),
+        ("zstd", ["ZSTD"] * 4),
+        ("none", ["UNCOMPRESSED"] * 4),
+    ],
+)
+def test_a_column_is_packed_only_where_that_saves_something(tmp_path: Path, asked: str, codecs: list[str]) -> None:
+    rows = 1000
+    made = pa.table(
+        {
+            "id": pa.array(range(rows), pa.int64()),
+            "a.hash": [sha256(str(n).encode()).hexdigest() for n in range(rows)],
+            "pairs": [{"same": "same", "hash": sha256(str(n).encode()).digest()} for n in range(rows)],
+        }
+    )
+    columns = [Column(field.name, field.type) for field in made.schema]
+    writer = parquet.Writer(tmp_path / "some", columns, Dialect(format="parquet", compression=asked))
+    for batch in made.to_batches(max_chunksize=400):
+        writer.write(batch)
+    writer.close()
+    metadata = pq.read_metadata(tmp_path / "some")
+    assert [metadata.row_group(0).column(n).path_in_schema for n in (2, 3)] == ["pairs.same", "pairs.hash"]
+    for number in range(metadata.num_row_groups):
+        group = metadata.row_group(number)
+        assert [group.column(n).compression for n in range(4)] == codecs
+    assert pq.read_table(tmp_path / "some").equals(made)
 
 
 def test_a_file_of_no_batch_is_a_whole_one(tmp_path: Path) -> None:

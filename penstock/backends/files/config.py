@@ -53,7 +53,7 @@ class FileOptions(BaseModel):
     compression: str | None = Field(
         default=None,
         description="Of what is written: gzip or zstd for CSV and JSON Lines (none by default),"
-        " snappy, zstd, gzip, lz4 or none for Parquet (snappy by default).",
+        " snappy, zstd, gzip, lz4 or none for Parquet (by default snappy, of columns that it makes smaller).",
     )
     infer: bool | None = Field(
         default=None,

@@ -17,7 +17,9 @@ from penstock.backends.stored import stored_schema, to_stored
 from penstock.errors import PlanRefused, SourceError
 from penstock.schema import Column
 
-DICTIONARY_SAMPLE = 32_768  # rows
+SAMPLE = 32_768  # rows, by which a column's encoding is chosen
+# Less than this, and a column is written as it is: packing texts of chance takes as long as all else of a file.
+LEAST_SAVED = 1 / 8
 BUFFER_BYTES = 1024 * 1024  # of each column that is read
 
 
@@ -120,7 +122,7 @@ class Writer:
     def __init__(self, path: Path, columns: Sequence[Column], dialect: Dialect) -> None:
         self._schema = stored_schema(columns)
         self._file = pa.OSFile(str(path), "wb")
-        self._compression = dialect.compression or PARQUET_COMPRESSION
+        self._compression = dialect.compression  # the user's word, or ours column by column
         self._writer: pq.ParquetWriter | None = None
         self.lines = True
 
@@ -128,20 +130,13 @@ class Writer:
         arrays = [to_stored(batch.column(field.name), field.type) for field in self._schema]
         stored = pa.RecordBatch.from_arrays(arrays, schema=self._schema)
         if self._writer is None:
-            self._writer = self._begun(_repeating(stored))
+            sample = stored.slice(0, SAMPLE)
+            repeating = _repeating(sample)
+            self._writer = _writer(self._file, self._schema, self._compression or _packed(sample, repeating), repeating)
         self._writer.write_batch(stored)
 
-    def _begun(self, by_dictionary: list[str]) -> pq.ParquetWriter:
-        return pq.ParquetWriter(
-            self._file,
-            self._schema,
-            compression=self._compression,
-            use_dictionary=by_dictionary or False,
-            store_schema=False,
-        )
-
     def close(self) -> None:
-        (self._writer or self._begun([])).close()
+        (self._writer or _writer(self._file, self._schema, self._compression or PARQUET_COMPRESSION, [])).close()
         self._file.close()
 
     def drop(self) -> None:
@@ -151,13 +146,34 @@ class Writer:
         self._file.close()
 
 
-def _repeating(batch: pa.RecordBatch) -> list[str]:
+def _writer(
+    file: pa.NativeFile, schema: pa.Schema, compression: str | dict[str, str], by_dictionary: list[str]
+) -> pq.ParquetWriter:
+    return pq.ParquetWriter(
+        file, schema, compression=compression, use_dictionary=by_dictionary or False, store_schema=False
+    )
+
+
+def _packed(sample: pa.RecordBatch, by_dictionary: list[str]) -> dict[str, str]:
+    """The codec of each column that is smaller by it; of nested ones, of each of their leaves."""
+    written = pa.BufferOutputStream()
+    with _writer(written, sample.schema, PARQUET_COMPRESSION, by_dictionary) as writer:
+        writer.write_batch(sample)
+    group = pq.read_metadata(pa.BufferReader(written.getvalue())).row_group(0)
+    columns = [group.column(number) for number in range(group.num_columns)]
+    return {
+        column.path_in_schema: PARQUET_COMPRESSION
+        for column in columns
+        if column.total_compressed_size <= (1 - LEAST_SAVED) * column.total_uncompressed_size
+    }
+
+
+def _repeating(sample: pa.RecordBatch) -> list[str]:
     """The columns whose values come again, by the first rows.
 
     A dictionary of values that do not is begun, found too large and left: twice the time, and more bytes.
     """
-    first = batch.slice(0, DICTIONARY_SAMPLE)
-    return [name for name, array in zip(first.schema.names, first.columns, strict=True) if _repeats(array)]
+    return [name for name, array in zip(sample.schema.names, sample.columns, strict=True) if _repeats(array)]
 
 
 def _repeats(array: pa.Array) -> bool:
