@@ -150,7 +150,13 @@ def _writer(
     file: pa.NativeFile, schema: pa.Schema, compression: str | dict[str, str], by_dictionary: list[str]
 ) -> pq.ParquetWriter:
     return pq.ParquetWriter(
-        file, schema, compression=compression, use_dictionary=by_dictionary or False, store_schema=False
+        file,
+        schema,
+        compression=compression,
+        use_dictionary=by_dictionary or False,
+        store_schema=False,
+        # Without one, three of four bits that a disk has turned over are read as other values.
+        write_page_checksum=True,
     )
 
 
