@@ -4,22 +4,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
-from benchmarks import parts, report
+from benchmarks import report
 from benchmarks.ends import NAMES
 from benchmarks.files import files, join
 from benchmarks.memory import memory, out_of
+from benchmarks.parts import Found, Page, found, keep, text
 from benchmarks.replication import replication
 from benchmarks.results import Section
 from benchmarks.scenarios import FULL, PENSTOCK, QUICK, Scale, copy_into_duckdb, merge_between_postgres, starts
 from benchmarks.stand import Stand, say
 
-PAGES = Path(__file__).parent.parent / "docs" / "reference"
+FOLDER = Path(__file__).parent.parent / "docs" / "reference"
 PEERS = ("psql", "ematix_flow", "dlt", "sling", "ingestr", "spark_jdbc", "duckdb_csv")
 SCENARIOS: dict[str, Callable[[Stand, Scale], list[Section]]] = {
     "postgres": merge_between_postgres,
@@ -36,37 +36,34 @@ MEMORY: dict[str, Callable[[Stand, Scale], list[Section]]] = {
 }
 
 
+RACES = Page("benchmarks", report.about_time(), [name for name in SCENARIOS if name != "replication"], gathered=True)
+PAGES = (
+    RACES,
+    Page("benchmarks-replication", report.about_replication(), ["replication"], gathered=True),
+    Page("memory", report.about_memory(), sorted(MEMORY), gathered=False),
+)
+
+
 def main() -> int:
     options = _options()
     scale = QUICK if options.quick else FULL
     scale = replace(scale, runs=options.runs or scale.runs)
-    begun = time.perf_counter()
-    timed: list[Section] = []
     lost = False
+    asked: dict[str, Found] = {}
     for name in options.only or (MEMORY if options.memory else SCENARIOS):
         with Stand(options.sides) as stand:
-            found = (SCENARIOS | MEMORY)[name](stand, scale)
-        if name in SCENARIOS:
-            timed += found
-            continue
-        lost |= any(goal.met is None for section in found for goal in section.goals)
-        print("\n".join(line for section in found for line in report.render(section)))
-        if not options.quick:
-            parts.keep(options.page or PAGES / "memory.md", name, found)
-    if timed:
-        text = report.document(timed, scale, (time.perf_counter() - begun) / 60)
-        print(text)
-        page = options.page or (PAGES / "benchmarks.md" if _whole(options) else None)
-        if page is not None:
-            page.parent.mkdir(parents=True, exist_ok=True)
-            page.write_text(text)
-            say(f"written to {page}")
-    ours = [row for section in timed for row in section.rows if row.label == PENSTOCK]
-    return 1 if lost or any(row.failed for row in ours) else 0
-
-
-def _whole(options: argparse.Namespace) -> bool:
-    return not options.quick and options.only is None and options.sides is None
+            sections = (SCENARIOS | MEMORY)[name](stand, scale)
+        print("\n".join(line for section in sections for line in report.render(section)))
+        lost |= any(row.failed for section in sections for row in section.rows if row.label == PENSTOCK)
+        lost |= name in MEMORY and any(goal.met is None for section in sections for goal in section.goals)
+        page = next(page for page in PAGES if name in page.scenarios)
+        asked[name] = found(sections, scale.runs if page is RACES else None)
+        if options.page is not None:
+            options.page.write_text(text(page, asked))
+        elif not options.quick and options.sides is None:
+            keep(FOLDER, page, name, asked[name])
+            say(f"kept in {FOLDER / page.file}.md")
+    return 1 if lost else 0
 
 
 def _options() -> argparse.Namespace:
@@ -76,12 +73,12 @@ def _options() -> argparse.Namespace:
         "--only",
         nargs="+",
         choices=list(SCENARIOS | MEMORY),
-        help="these scenarios; of those of time, no page is written",
+        help="these scenarios; the other parts of their page stay as they are",
     )
     parser.add_argument("--memory", action="store_true", help="the scenarios of memory instead of those of time")
     parser.add_argument("--sides", nargs="*", choices=PEERS, help="Penstock against these alone")
     parser.add_argument("--runs", type=int, help="rounds after the cold run; 5, or 1 with --quick")
-    parser.add_argument("--page", type=Path, help="where the page goes; docs/reference/ for a full run")
+    parser.add_argument("--page", type=Path, help="a page of this run alone, instead of its part in docs/reference/")
     return parser.parse_args()
 
 

