@@ -8,7 +8,7 @@ export PIP_CACHE_DIR ?= $(CACHE)/pip
 STAMP := $(VENV)/.ready
 NEWEST := .venv-newest
 
-.PHONY: setup demo test check types lint unit unit-newest format lock bench bench-memory faults pairs fuzz docs wheel clean
+.PHONY: setup demo test check types lint unit unit-newest format lock bench bench-memory faults replication pairs fuzz docs wheel clean
 
 setup: $(STAMP)
 
@@ -83,7 +83,10 @@ docs: setup
 # The full runs: every combination. `make test` takes a seeded sample that has each failpoint, target, version and
 # pair at least once (tests/sampling.py), and a part of the fuzzing.
 faults: setup
-	$(BIN)/pytest tests/faults --full
+	$(BIN)/pytest tests/faults --full --numprocesses 2 --dist worksteal
+
+replication: setup
+	$(BIN)/pytest tests/replication --full --numprocesses 2 --dist worksteal
 
 pairs: setup
 	$(BIN)/pytest tests/conformance --full --numprocesses 2 --dist worksteal

@@ -31,7 +31,10 @@ WORKER_MODULES = ("adbc_driver_postgresql.dbapi",)
 _TABLES = """
 select n.nspname::text, c.relname::text, c.relkind::text,
        case when c.reltuples >= 0 then c.reltuples::int8 end,
-       case when c.relkind in ('r', 'm') then pg_total_relation_size(c.oid) end,
+       -- As last counted: what asks for the size as it is now waits for whoever alters the table.
+       (select nullif(sum(p.relpages)::int8, 0) * current_setting('block_size')::int8 from pg_class p
+        where p.oid in (c.oid, c.reltoastrelid)
+           or p.oid in (select i.indexrelid from pg_index i where i.indrelid in (c.oid, c.reltoastrelid))),
        array(select a.attname::text from pg_index i cross join unnest(i.indkey) with ordinality as k(attnum, ord)
              join pg_attribute a on a.attrelid = i.indrelid and a.attnum = k.attnum
              where i.indrelid = c.oid and i.indisprimary order by k.ord)

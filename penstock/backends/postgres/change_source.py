@@ -204,7 +204,8 @@ class PostgresChangeSource(ChangeSource):
     def _type(self, spelling: str) -> PgType:
         """The type of this spelling, which the server itself has given."""
         try:
-            described = self._session.connection.execute(f"select null::{spelling}".encode()).pgresult
+            with self._session.turn:
+                described = self._session.connection.execute(f"select null::{spelling}".encode()).pgresult
         except psycopg.Error as error:
             raise refused(error, self._conninfo, side=SourceError) from error
         assert described is not None  # noqa: S101  a select has a result
@@ -247,10 +248,11 @@ class PostgresChangeSource(ChangeSource):
                 kept="nothing was changed",
                 remedy="; ".join(one.remedy for one in found),
             )
-        self._requested, self._published = tuple(tables), published
         with self._session.atomic():
-            for statement in publications.changes(self._session, self._names, self._published):
+            for statement in publications.changes(self._session, self._names, published):
                 self._session.execute(statement)
+        # Only now: a change that was refused, or ran into a lock, is not what later moments shall publish.
+        self._requested, self._published = tuple(tables), published
 
     @contextmanager
     def alone(self) -> Iterator[None]:

@@ -24,13 +24,17 @@ GONE_MS = 10_000  # that a backend is given to end
 
 
 class LastingSession(DriverSession):
-    """One connection at a time; transactions of one thread at a time."""
+    """One connection at a time, for several threads: a statement or a transaction of one of them at a time.
+
+    What a thread asks while another one's transaction is open would be a part of it, and fail or go with it.
+    """
 
     def __init__(self, conninfo: Conninfo, application: str, settings: Sequence[tuple[str, str]] = ()) -> None:
         super().__init__(open_session(conninfo, application, settings), conninfo)
         self._application = application
         self._settings = tuple(settings)
         self._opening = threading.Lock()
+        self.turn = threading.RLock()  # whose statement, or transaction, it is
         self._backend = self._connection.info.backend_pid
         self._held = 0  # transactions that are open, and locks: they end with their link
         self._closed = False
@@ -67,9 +71,17 @@ class LastingSession(DriverSession):
         finally:
             self._connection.lock.release()
 
+    def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
+        with self.turn:
+            return super().execute(sql, params)
+
+    def query(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
+        with self.turn:
+            return super().query(sql, params)
+
     @contextmanager
     def atomic(self) -> Iterator[None]:
-        with super().atomic(), self.unbroken():
+        with self.turn, super().atomic(), self.unbroken():
             try:
                 yield
             except NotNow:
@@ -80,11 +92,13 @@ class LastingSession(DriverSession):
     @contextmanager
     def unbroken(self) -> Iterator[None]:
         """Over one link, or not at all: what the session holds, a lock for one, ends with it."""
-        self._held += 1
+        with self._opening:
+            self._held += 1
         try:
             yield
         finally:
-            self._held -= 1
+            with self._opening:
+                self._held -= 1
 
     def close(self) -> None:
         self._closed = True

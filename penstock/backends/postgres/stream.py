@@ -259,6 +259,10 @@ class Receiver(threading.Thread):
             size, data = get(1)
             if size > 0:
                 if data[0] == _DATA:
+                    if data[pgoutput.HEADER] == pgoutput.MESSAGE:
+                        # Nobody's rows. One outside of transactions has no end behind it: what came before would
+                        # wait for the end of something that never ends.
+                        continue
                     messages.append(bytes(data))
                     size_of_all += size
                     if data[pgoutput.HEADER] in ENDS:
