@@ -8,6 +8,7 @@ package names what only its workers need in `WORKER_MODULES`.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import json
 import os
@@ -37,6 +38,10 @@ def preload(names: list[str]) -> list[str]:
 
 def preload_all() -> None:
     preload([*ALWAYS, *filter(None, os.environ.get(PRELOAD, "").split(","))])
+    # A worker collects garbage after each task. What is imported is none, and to walk it writes to every page of it,
+    # which then is this worker's own and no more the one that all of them share.
+    gc.collect()
+    gc.freeze()
 
 
 def hand_over(path: str) -> bool:
