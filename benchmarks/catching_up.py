@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from benchmarks.measure import Meter, Tree
+from benchmarks.measure import SAMPLE_SECONDS, Meter, Tree
 from benchmarks.replicas import SUBSCRIPTION, Backlog, ReplicationStand, accounts, await_true
 from benchmarks.results import Section, limit_goal
 from benchmarks.scenarios import PENSTOCK
@@ -27,7 +27,8 @@ def changes(backlog: Backlog, runs: int) -> list[Section]:
         with stand.agent() as pid:
             await_true(stand.has("ours", first))
             await_true(stand.has("theirs", first))
-            for _ in range(runs):
+            for turn in range(runs + 1):
+                watched = turn == runs
                 stand.at_target("alter subscription theirs disable", "theirs")
                 for database in ("ours", "theirs"):
                     stand.at_target("vacuum analyze accounts", database)
@@ -36,7 +37,9 @@ def changes(backlog: Backlog, runs: int) -> list[Section]:
                     last = stand.mark()
                     theirs.append(_subscribed(stand, last))
                     seen = stand.has("ours", last)
-                ours.append(_replicated(stand, pid, seen))
+                ours.append(_replicated(stand, pid, seen, watched=watched))
+        peak = ours.pop().peak_mib
+        theirs.pop()
         assert stand.agrees("accounts")
     section = Section(
         f"Changes, Postgres → Postgres: {backlog.title}",
@@ -46,8 +49,8 @@ def changes(backlog: Backlog, runs: int) -> list[Section]:
     )
     section.lines = [
         ["side", "seconds", "range", "changes/s", *(f"{name} CPU" for name in PARTS), "peak MiB"],
-        _caught_up(SUBSCRIPTION, backlog, theirs),
-        _caught_up(PENSTOCK, backlog, ours),
+        [*_caught_up(SUBSCRIPTION, backlog, theirs), ""],
+        [*_caught_up(PENSTOCK, backlog, ours), f"{peak:.0f}"],
     ]
     ratio = statistics.median(run.seconds for run in ours) / statistics.median(run.seconds for run in theirs)
     section.goals = [limit_goal(f"{backlog.title} against {SUBSCRIPTION}", ratio, at_most=1, unit="×")]
@@ -63,22 +66,22 @@ class CaughtUp:
 
     seconds: float
     cpu: dict[str, float]  # by part
-    peak_mib: float | None = None
+    peak_mib: float = 0.0
 
 
 def _subscribed(stand: ReplicationStand, last: int) -> CaughtUp:
     seen = stand.has("theirs", last)
-    with Meter(stand.target.pid, stand.source.pid) as meter:
+    with Meter(stand.target.pid, stand.source.pid, memory=None) as meter:
         stand.at_target("alter subscription theirs enable", "theirs")
         seconds = await_true(seen)
     return CaughtUp(seconds, {"source": meter.server_cpu, "target": meter.cpu})
 
 
-def _replicated(stand: ReplicationStand, pid: int, seen: Callable[[], bool]) -> CaughtUp:
+def _replicated(stand: ReplicationStand, pid: int, seen: Callable[[], bool], *, watched: bool) -> CaughtUp:
     servers = [Tree(server.pid) for server in (stand.source, stand.target)]
     before = [tree.cpu() for tree in servers]
     parts = _cpu_of_parts(pid)
-    with Meter(pid, stand.target.pid) as meter:
+    with Meter(pid, stand.target.pid, memory=SAMPLE_SECONDS if watched else None) as meter:
         seconds = await_true(seen)
     source, target = (tree.cpu() - had for tree, had in zip(servers, before, strict=True))
     spent = {name: cpu - parts[name] for name, cpu in _cpu_of_parts(pid).items()}
@@ -101,11 +104,9 @@ def _caught_up(label: str, backlog: Backlog, runs: Sequence[CaughtUp]) -> list[s
     seconds = [run.seconds for run in runs]
     median = statistics.median(seconds)
     spent = [statistics.median(run.cpu.get(name, 0.0) for run in runs) for name in PARTS]
-    peak = max((run.peak_mib for run in runs if run.peak_mib is not None), default=None)
     return [
         *(label, f"{median:.2f}", f"{min(seconds):.2f}–{max(seconds):.2f}", f"{backlog.changes / median:,.0f}"),
         *(f"{cpu:.2f}" if cpu else "" for cpu in spent),
-        f"{peak:.0f}" if peak is not None else "",
     ]
 
 

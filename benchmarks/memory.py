@@ -117,7 +117,7 @@ def _run(stand: Stand, side: Side, pipeline: str, target: End, rows: int) -> Sam
     """The sample, or why there is none."""
     side.stop()
     try:
-        sample = side.run({"pipeline": pipeline})
+        sample = side.run({"pipeline": pipeline}, watched=True)
     except SideFailed as error:
         say(f"  {pipeline}: {error}")
         return str(error)

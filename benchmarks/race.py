@@ -49,14 +49,14 @@ class Row:
 def race(
     entrants: list[Entrant], runs: int, before_round: Callable[[int], None] | None = None, *, warm: bool = False
 ) -> list[Row]:
-    """One cold run each, unless the sides are `warm`, then `runs` rounds of all.
+    """One cold run each, unless the sides are `warm`, then `runs` rounds of all, and one whose memory is watched.
 
     A side that fails drops out, with the reason; one that was not asked for does not appear.
     """
     entrants = [entrant for entrant in entrants if entrant.note != LEFT_OUT]
     rows = {entrant.label: Row(entrant.label, note=entrant.note) for entrant in entrants}
     running = entrants if warm else [entrant for entrant in entrants if _enter(entrant, rows[entrant.label])]
-    for turn in range(runs):
+    for turn in range(runs + 1):
         if before_round is not None:
             before_round(turn)
         shift = turn % max(len(running), 1)
@@ -66,12 +66,12 @@ def race(
                 row.failed = row.failed or entrant.note
                 continue
             try:
-                row.samples.append(_once(entrant, row))
+                row.samples.append(_once(entrant, row, watched=turn == runs))
             except SideFailed as error:
                 row.failed = str(error)
     for row in rows.values():
         if row.samples and not row.failed:
-            row.median = Median.of(row.samples)
+            row.median = Median.of(row.samples[:-1] or row.samples, row.samples[-1])
     return list(rows.values())
 
 
@@ -82,7 +82,7 @@ def _enter(entrant: Entrant, row: Row) -> bool:
         return False
     entrant.side.stop()
     try:
-        sample = _once(entrant, row, cold=True)
+        sample = _once(entrant, row, watched=True, cold=True)
     except SideFailed as error:
         row.failed = str(error)
         say(f"  {entrant.label}: {error}")
@@ -93,16 +93,17 @@ def _enter(entrant: Entrant, row: Row) -> bool:
     return True
 
 
-def _once(entrant: Entrant, row: Row, *, cold: bool = False) -> Sample:
+def _once(entrant: Entrant, row: Row, *, watched: bool, cold: bool = False) -> Sample:
     assert entrant.side is not None
     entrant.reset()
     begun = time.perf_counter()
-    sample = entrant.side.run(entrant.job)
+    sample = entrant.side.run(entrant.job, watched=watched)
     if cold:
         # The start of the worker is in it: imports, and Spark's session.
         row.cold = time.perf_counter() - begun
     phases = "".join(f", {name} {seconds:.2f}" for name, seconds in sample.phases.items())
-    say(f"  {entrant.label}: {sample.seconds:.2f} s, {sample.cpu:.1f} CPU s, {sample.peak_mib:.0f} MiB{phases}")
+    memory = f", {sample.peak_mib:.0f} MiB" if watched else ""
+    say(f"  {entrant.label}: {sample.seconds:.2f} s, {sample.cpu:.1f} CPU s{memory}{phases}")
     found = entrant.check()
     if not found.complete:
         raise SideFailed("the target does not hold every row")

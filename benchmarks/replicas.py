@@ -88,13 +88,16 @@ class ReplicationStand:
         self.at_target("create database ours")
         self.at_target("create database theirs")
         self.project.mkdir()
+        self._write_project()
+        return self
+
+    def _write_project(self) -> None:
         quoted = str(self._tables).replace("'", '"')
         (self.project / "penstock.toml").write_text(
             PROJECT.format(
                 source=self.source.dsn, target=self.target.dsn_of("ours"), tables=quoted, interval=self._interval
             )
         )
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, tb: TracebackType | None) -> None:
         self.source.remove()
@@ -138,6 +141,13 @@ class ReplicationStand:
                 process.wait(60)
         if process.returncode != 0:
             raise RuntimeError(log.read_text(errors="replace")[-2000:])
+
+    def add(self, table: str) -> None:
+        """One more for the running agent: written into the project, which it is told to read again."""
+        self._tables.append(table)
+        self._write_project()
+        command = [str(Path(sys.prefix) / "bin" / "penstock"), "replications", "reload", "bench"]
+        subprocess.run(command, cwd=self.project, check=True, stdout=subprocess.DEVNULL)
 
     def subscribe(self, *, copy: bool) -> None:
         self.at_target(

@@ -18,7 +18,10 @@ HEADER = ["side", "seconds", "range", "× Penstock", "CPU s", "server CPU s", "p
 SHOWN_SETTINGS = ("fsync", "synchronous_commit", "full_page_writes", "wal_level", "shared_buffers")
 
 
-MEMORY = "- **Memory**: PSS of the side's processes together, sampled every 100 ms; the server is not in it."
+MEMORY = (
+    "- **Memory**: PSS of the side's processes together, sampled every 100 ms; the server is not in it. What is timed"
+    " against others is not watched: memory is that of another run."
+)
 COLUMNS = "- **Columns**: bigint, int, float8, numeric(38,12), text, text, bool, date, timestamptz, uuid."
 
 

@@ -159,12 +159,12 @@ def starts(stand: Stand, scale: Scale) -> list[Section]:
     return [Section("Starts", about, found, goals)]
 
 
-def _repeat(label: str, once: Callable[[], Sample], runs: int) -> Row:
+def _repeat(label: str, once: Callable[..., Sample], runs: int) -> Row:
     row = Row(label)
     try:
         row.cold = once().seconds
         row.samples = [once() for _ in range(runs)]
-        row.median = Median.of(row.samples)
+        row.median = Median.of(row.samples, once(watched=True))
         say(f"  {label}: {row.median.seconds:.2f} s (first {row.cold:.2f} s)")
     except SideFailed as error:
         row.failed = str(error)

@@ -14,7 +14,7 @@ from types import ModuleType
 from typing import Any
 
 from benchmarks.environments import PeerMissing, environment, jar
-from benchmarks.measure import Meter, Sample
+from benchmarks.measure import SAMPLE_SECONDS, Meter, Sample
 
 WORKER = Path(__file__).parent / "worker.py"
 ENDING_SECONDS = 30.0
@@ -59,11 +59,12 @@ class Side:
             )
         self._send(self.settings)
 
-    def run(self, job: dict[str, Any]) -> Sample:
+    def run(self, job: dict[str, Any], *, watched: bool) -> Sample:
+        """`watched` measures its memory too, which takes its time."""
         if self._process is None:
             self.start()
         assert self._process is not None
-        with Meter(self._process.pid, self.server_pid) as meter:
+        with Meter(self._process.pid, self.server_pid, memory=SAMPLE_SECONDS if watched else None) as meter:
             self._send(job)
             answer = self._receive()
         if "error" in answer:

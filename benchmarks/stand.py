@@ -19,7 +19,7 @@ from typing import Any, LiteralString
 import psycopg
 
 from benchmarks import dataset
-from benchmarks.measure import Meter, Sample
+from benchmarks.measure import SAMPLE_SECONDS, Meter, Sample
 from benchmarks.sides import Side, SideFailed
 from penstock.testing.postgres import EmbeddedPostgres
 
@@ -155,14 +155,14 @@ class Stand:
         self._sides.append(side)
         return side
 
-    def command(self, *arguments: str) -> Sample:
-        """A whole process of the command line, from start to end."""
+    def command(self, *arguments: str, watched: bool = False) -> Sample:
+        """A whole process of the command line, from start to end; `watched` measures its memory too."""
         command = [str(Path(sys.prefix) / "bin" / "penstock"), *arguments]
         log = self.folder / "command.log"
         begun = time.perf_counter()
         with log.open("wb") as output:
             process = subprocess.Popen(command, stdout=output, stderr=output, cwd=self.project)
-            with Meter(process.pid, self.server.pid) as meter:
+            with Meter(process.pid, self.server.pid, memory=SAMPLE_SECONDS if watched else None) as meter:
                 code = process.wait()
                 seconds = time.perf_counter() - begun
         if code != 0:
