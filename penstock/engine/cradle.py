@@ -20,7 +20,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from penstock.engine.daemon import HEAD, STREAMS, preload_all
+from penstock.engine.daemon import HEAD, STREAMS, installed_only, preload_all
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +82,7 @@ def _become_daemon(link: socket.socket) -> None:
         os.close(given)
     os.environ.clear()
     os.environ.update(told["environ"])
-    sys.argv, sys.path[:] = told["argv"], told["path"]
+    sys.argv, sys.path[:] = told["argv"], installed_only(told["path"])
     sys.stdin, sys.stdout = os.fdopen(0, "r"), os.fdopen(1, "w")
     signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     import pyspark.daemon

@@ -18,6 +18,9 @@ from penstock.errors import PlanRefused, SourceError
 from penstock.schema import Column
 
 SAMPLE = 32_768  # rows, by which a column's encoding is chosen
+# A shorter look goes first: to count the values of a column of chance takes longer than to write them. One with as
+# many values as may have a dictionary has a tenth of these rows twice.
+FIRST_LOOK, LEAST_TWICE = 4096, 1 / 20
 # Less than this, and a column is written as it is: packing texts of chance takes as long as all else of a file.
 LEAST_SAVED = 1 / 8
 BUFFER_BYTES = 1024 * 1024  # of each column that is read
@@ -185,7 +188,11 @@ def _repeating(sample: pa.RecordBatch) -> list[str]:
 def _repeats(array: pa.Array) -> bool:
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage
-    return not pa.types.is_nested(array.type) and pc.count_distinct(array).as_py() * 2 <= len(array)
+    if pa.types.is_nested(array.type):
+        return False
+    if pc.count_distinct(array.slice(0, FIRST_LOOK)).as_py() > (1 - LEAST_TWICE) * FIRST_LOOK:
+        return False
+    return bool(pc.count_distinct(array).as_py() * 2 <= len(array))
 
 
 def copy_parts(parts: Sequence[Path], path: Path, columns: Sequence[Column], dialect: Dialect) -> None:
