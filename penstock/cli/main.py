@@ -74,7 +74,7 @@ def _penstock(
         bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
     ] = False,
 ) -> None:
-    """Move data between databases in batch, exactly once and exactly as it was."""
+    """Move data between databases and files, in batch and change by change, exactly once and exactly as it was."""
     ctx.obj = context.Invocation(project)
 
 

@@ -44,7 +44,7 @@ def shop(harness: Callable[[str], Harness]) -> Harness:
     return made
 
 
-@pytest.fixture(params=["postgres", "duckdb"])
+@pytest.fixture(params=["postgres", "duckdb", "sqlite"])
 def warehouse(request: pytest.FixtureRequest, harness: Callable[[str], Harness]) -> Harness:
     return harness(request.param)
 
@@ -158,11 +158,12 @@ TABLE = pa.table(
 )
 
 
+@pytest.mark.parametrize("kind", ["arrow", "pandas"])
 @pytest.mark.parametrize("mode", ["append", "truncate", "merge", "scd2"])
-def test_an_arrow_table_is_written_in_every_mode(project: Project, warehouse: Harness, mode: str) -> None:
-    done = ps.write(
-        TABLE, target(warehouse, "w"), mode=mode, keys=["id"] if mode in ("merge", "scd2") else (), project=project
-    )
+def test_a_table_is_written_in_every_mode(project: Project, warehouse: Harness, mode: str, kind: str) -> None:
+    rows = TABLE if kind == "arrow" else TABLE.to_pandas()
+    keys = ["id"] if mode in ("merge", "scd2") else ()
+    done = ps.write(rows, target(warehouse, "w"), mode=mode, keys=keys, project=project)
     assert (done.rows, done.inserted, done.path) == (3, 3, "fused")
     config = project.connection("warehouse")
     found = testing.rows(config, f"{warehouse.schema}.w", ["id", "name", "price", "at"])

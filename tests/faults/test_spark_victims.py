@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -17,7 +17,8 @@ import pytest
 
 from penstock.observe.failpoints import ENV
 from penstock.testing.postgres import EmbeddedPostgres
-from tests.conformance.harness import PostgresHarness
+from tests.conformance.files_harness import FilesHarness
+from tests.conformance.harness import Harness, PostgresHarness
 from tests.faults.test_all_or_nothing import REPO, ROWS, Bare
 from tests.waiting import await_true
 
@@ -31,13 +32,12 @@ type = "postgres"
 dsn = "{source}"
 
 [connections.to]
-type = "postgres"
-dsn = "{target}"
+{target}
 
 [pipelines.p]
 source = "from_"
 query = "{query}"
-target = "to.public.items"
+target = "to.{schema}.items"
 mode = "append"
 parallel = 2
 """
@@ -53,9 +53,10 @@ class Sparked(Bare):
     @contextmanager
     def command(self, failpoints: str = "") -> Iterator[subprocess.Popen[str]]:
         assert isinstance(self.source, PostgresHarness)
-        assert isinstance(self.target, PostgresHarness)
+        target = "\n".join(f'{name} = "{value}"' for name, value in self.target.options().items())
         (self.root / "penstock.toml").write_text(
-            PROJECT.format(source=self.source.dsn, target=self.target.dsn, query=self.query) + self.window
+            PROJECT.format(source=self.source.dsn, target=target, schema=self.target.schema, query=self.query)
+            + self.window
         )
         process = subprocess.Popen(
             [sys.executable, "-m", "penstock.cli.main", "--project", str(self.root), "run", "p"],
@@ -131,8 +132,13 @@ def sparked(server: EmbeddedPostgres, tmp_path: Path) -> Sparked:
     return Sparked(PostgresHarness(server.dsn), PostgresHarness(server.dsn_of("warehouse")), tmp_path)
 
 
-def test_worker_killed_its_rows_land_once(sparked: Sparked) -> None:
+@pytest.mark.parametrize("kind", ["postgres", "duckdb", "sqlite", "parquet"])
+def test_worker_killed_its_rows_land_once(
+    server: EmbeddedPostgres, harness: Callable[[str], Harness], tmp_path: Path, kind: str
+) -> None:
     """Its receipt is durable and nobody has heard of it: the next attempt must not stage the rows again."""
+    target = FilesHarness(tmp_path / "lake", kind) if kind == "parquet" else harness(kind)
+    sparked = Sparked(PostgresHarness(server.dsn), target, tmp_path)
     with sparked.command(f"sink.receipt=once:{sparked.root / 'once'}:kill") as process:
         out, err = process.communicate(timeout=90)
     assert process.returncode == 0, out + err
