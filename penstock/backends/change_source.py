@@ -227,6 +227,14 @@ class ChangeSource(ABC):
         """
         return {}
 
+    def altered(self, known: Mapping[TableName, TableVersion]) -> dict[TableName, TableVersion]:
+        """Of these tables those whose form is another one now, or whose rows lie elsewhere.
+
+        The log tells of a form only before the next change of the table: there may be none for long.
+        """
+        del known
+        return {}
+
     def successor(self, outline: str) -> TableName | None:
         """What the table of an outline is called now; None if it was dropped."""
         del outline

@@ -93,7 +93,18 @@ class TableVersion:
 
     def rewritten(self, later: TableVersion) -> bool:
         """Whether rows may have other values in a later version, which nobody has told."""
-        return bool(self.file and later.file) and self.file != later.file and self.stamp != later.stamp
+        moved = bool(self.file and later.file) and self.file != later.file and self.stamp != later.stamp
+        return moved or self.replaced(later)
+
+    def replaced(self, later: TableVersion) -> bool:
+        """Whether a column has gone and another of its name and type has come, and the versions look the same.
+
+        The catalog is asked later than the log was written: nobody can tell which of the two a change is of.
+        """
+        pairs = list(zip(self.columns, later.columns, strict=False))
+        if len(self.columns) != len(later.columns) or any((a.name, a.native) != (b.name, b.native) for a, b in pairs):
+            return False
+        return any(a.number and b.number and a.number != b.number for a, b in pairs)
 
     def to_record(self) -> dict[str, Any]:
         return {

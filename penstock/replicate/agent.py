@@ -384,7 +384,7 @@ class Agent:
 
     def _has_passed(self, until: int) -> bool:
         whole = all(state.phase in ("streaming", "failed") for state in self._at.ledger.tables())
-        return whole and self._at.ledger.position.end >= until
+        return whole and not self._at.watch.altered and self._at.ledger.position.end >= until
 
     # ------------------------------------------------------------ what is asked of it
 
@@ -468,6 +468,7 @@ class Agent:
             self._remedy,
             self._circuits.to_record(),
             self._lag_seconds(),
+            self._at.watch.altered,
         )
 
     def _lag_seconds(self) -> float:

@@ -14,9 +14,9 @@ from penstock.backends.change_target import TableFailed, TableFlush
 from penstock.backends.changes import Batch, Position, Segment, StoredChanges, TableChanges, behind, joined
 from penstock.errors import PenstockError
 from penstock.load.flush import UNSENT, Replica, Shape, flush_steps
-from penstock.replicate.evolve import Evolved, Evolver
+from penstock.replicate.evolve import Evolved, Evolver, TableRewritten
 from penstock.replicate.tables import Kept
-from penstock.replicate.versions import newest
+from penstock.replicate.versions import newest, replaced
 from penstock.schema import TableName
 
 
@@ -85,6 +85,8 @@ def plan_tables(changes: Changes, kept: Mapping[TableName, Kept], evolver: Evolv
     for table in tables:
         try:
             found = changes.of_tables((table,))
+            if replaced(kept[table].source.version, found):
+                raise TableRewritten(table, "a column of the same name and type has come for one that has gone")
             made.append(TablePlan(evolver.evolve(kept[table], newest(found)), rounds_of(changes, table)))
         except PenstockError as error:
             if error.passing:
@@ -156,6 +158,11 @@ def _table(evolved: Evolved, prepared: Prepared, dialect: Dialect) -> TableFlush
     steps = (*evolved.first, *flush_steps(kept.replica, dialect, shape), *evolved.last)
     load = TableLoad(kept.replica.table, kept.replica.columns, steps)
     return TableFlush(kept.source.name, load, upserts, deletes, evolved.missing, evolved.changed, tag=tag)
+
+
+def form_flush(evolved: Evolved, dialect: Dialect) -> TableFlush:
+    """Of a table that gets another form, and no row."""
+    return _table(evolved, Prepared(False, pa.table({}), pa.table({})), dialect)
 
 
 def _tag(replica: Replica, *staged: pa.Schema) -> str:

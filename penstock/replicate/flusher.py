@@ -14,14 +14,14 @@ from threading import Event
 from penstock.backends.base import Dialect, TableLoad
 from penstock.backends.change_source import ChangeSource, CopyMoment
 from penstock.backends.change_target import TableFailed, TableFlush, TableState
-from penstock.backends.changes import Position
-from penstock.errors import BeyondArrow, RowsLacking
+from penstock.backends.changes import Position, TableVersion
+from penstock.errors import BeyondArrow, PenstockError, RowsLacking
 from penstock.load.flush import join_steps
 from penstock.observe import logs
 from penstock.observe.failpoints import failpoint
 from penstock.project.replications import Replication
 from penstock.replicate.ahead import Ahead, Made, one_ahead
-from penstock.replicate.apply import Changes, TablePlan, plan_tables, table_flushes
+from penstock.replicate.apply import Changes, TablePlan, form_flush, plan_tables, table_flushes
 from penstock.replicate.buffer import Buffer
 from penstock.replicate.evolve import Evolver, TableRewritten
 from penstock.replicate.flushing import Flushing, due, fresh_copy
@@ -200,6 +200,25 @@ class Flusher(Flushing):
 
     def _tables(self, phase: str) -> list[TableState]:
         return [state for state in self._ledger.tables() if state.phase == phase and state.source in self._kept]
+
+    def follow(self, state: TableState, version: TableVersion) -> None:
+        try:
+            evolved = self._evolver.evolve(self._kept[state.source], version)
+        except TableRewritten as rewritten:
+            self._copy_again(rewritten)
+            return
+        except PenstockError as error:
+            if error.passing:
+                raise  # of a link, not of the table
+            self._isolate(TableFailed(state.source, error))
+            return
+        flushes = [form_flush(evolved, self._dialect)] if evolved.changed else []
+        try:
+            self._ledger.commit(flushes, states=[replace(state, version=version)])
+        except TableFailed as failed:
+            self._isolate(failed)
+            return
+        self._kept[state.source] = evolved.kept
 
     # ------------------------------------------------------------ a table behind them
 

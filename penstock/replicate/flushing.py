@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 
 from penstock.backends.change_source import ChangeSource
 from penstock.backends.change_target import TableState
-from penstock.backends.changes import Position, Segment
+from penstock.backends.changes import Position, Segment, TableVersion
 from penstock.errors import Kind, PenstockError
 from penstock.observe import logs
 from penstock.project.replications import Replication
@@ -51,6 +51,10 @@ class Flushing(ABC):
     @abstractmethod
     def step(self) -> bool:
         """One flush, and one step of every table that is behind; whether anything was brought."""
+
+    @abstractmethod
+    def follow(self, state: TableState, version: TableVersion) -> None:
+        """A table that streams takes a form that no change has told of."""
 
     def close(self) -> None:
         """Let go of what was asked of the source."""

@@ -26,7 +26,7 @@ from penstock.replicate.apply import Changes
 from penstock.replicate.copy import Copier, TableCopy
 from penstock.replicate.flushing import Flushing, due, fresh_copy
 from penstock.replicate.tables import Kept
-from penstock.replicate.versions import newest
+from penstock.replicate.versions import newest, replaced
 from penstock.schema import Schema, TableName
 
 log = logs.Log("replicate")
@@ -58,6 +58,10 @@ class LogFlusher(Flushing):
             if state.phase == "failed" and due(state):
                 moved |= self._try_again(state)
         return moved
+
+    def follow(self, state: TableState, version: TableVersion) -> None:
+        # A reader takes the form from the next change; rows that are others it can only have from a new copy.
+        self._ledger.save(self._followed(state, version))
 
     def _append(self) -> bool:
         position = self._ledger.position
@@ -92,7 +96,7 @@ class LogFlusher(Flushing):
             version = newest(changes)
             if version == state.version or _last_commit(batch, changes) < state.exact:
                 continue  # of before its copy: that has told more
-            states.append(self._followed(state, version))
+            states.append(fresh_copy(state) if replaced(state.version, changes) else self._followed(state, version))
         return states
 
     def _followed(self, state: TableState, version: TableVersion) -> TableState:

@@ -29,6 +29,7 @@ class Status:
     remedy: str = ""  # of the error
     circuits: Mapping[str, Any] = field(default_factory=dict)  # of both ends and of the copies, as records
     lag_seconds: float = 0.0  # since the first commit that was captured and is not applied
+    altered: frozenset[TableName] = frozenset()  # whose form at the source no change has told of yet
 
     @property
     def lag_bytes(self) -> int:
@@ -49,6 +50,7 @@ class Status:
                     "table": str(state.source),
                     "target": str(state.target),
                     "phase": state.phase,
+                    "altered": state.source in self.altered,
                     "ranges": list(self.copied.get(state.source, (0, 0))),
                     "copied": self.rows.get(state.source, 0),
                     "applied": self.applied.get(state.source, 0),

@@ -69,6 +69,11 @@ def newest(changes: Sequence[TableChanges | StoredChanges]) -> TableVersion:
     return changes[max(range(len(changes)), key=last)].version
 
 
+def replaced(before: TableVersion, changes: Sequence[TableChanges | StoredChanges]) -> bool:
+    """Whether there are changes of which nobody can tell what columns they are of: see `TableVersion.replaced`."""
+    return any(before.replaced(version) for version in {one.version for one in changes})
+
+
 def aligned(changes: Sequence[TableChanges], to: TableVersion) -> pa.Table:
     """The rows of all versions in the columns of one."""
     tables = [one.rows if one.version.columns == to.columns else _align(one, to) for one in changes]

@@ -1,4 +1,4 @@
-"""What the log does not tell: tables that were dropped, renamed, or whose rows came and went without a change.
+"""What the log does not tell: tables that were dropped, renamed or altered, or whose rows came and went by themselves.
 
 Found by looking, at each start, every minute, and whenever a table has another file than before. A table whose rows
 nobody can vouch for is copied again; what others see of it stays until that copy joins.
@@ -7,11 +7,12 @@ nobody can vouch for is copied again; what others see of it stays until that cop
 from __future__ import annotations
 
 from collections.abc import MutableMapping
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from penstock.backends.base import Dialect, Execute, TableLoad
 from penstock.backends.change_source import ChangeSource
 from penstock.backends.change_target import TableFailed, TableFlush, TableState
+from penstock.backends.changes import TableVersion
 from penstock.errors import PenstockError, SourceError
 from penstock.observe import logs
 from penstock.project.replications import Replication
@@ -24,6 +25,15 @@ log = logs.Log("replicate")
 
 # A copy that is under way is let to its end, and judged then: two threads would write its state.
 JUDGED = ("streaming", "catching up", "failed")
+
+
+@dataclass(frozen=True, slots=True)
+class _Altered:
+    """A table that has another form than its last change has told of."""
+
+    before: TableVersion
+    now: TableVersion
+    mark: int  # behind it in the log, all changes of the form before are applied
 
 
 class Watch:
@@ -44,6 +54,7 @@ class Watch:
         self._dialect = dialect
         self._files: dict[TableName, str] = {}
         self._dropped: dict[TableName, int] = {}  # with the mark that all of its changes lie before
+        self._altered: dict[TableName, _Altered] = {}
 
     @property
     def due(self) -> bool:
@@ -64,6 +75,27 @@ class Watch:
                 self._missing(source, state)
             elif now != state.outline and state.phase != "failed":
                 self._differs(source, state)
+        self._look_at_forms(source)
+
+    def _look_at_forms(self, source: ChangeSource) -> None:
+        states = [state for state in self._ledger.tables() if state.phase == "streaming" and state.outline]
+        known = {state.source: state.version for state in states if state.version is not None}
+        found = source.altered(known)
+        # Of a form that it had already at the last look, the mark is the earlier one.
+        kept = {
+            name: one
+            for name, one in self._altered.items()
+            if found.get(name) == one.now and known.get(name) == one.before
+        }
+        new = {name: now for name, now in found.items() if name not in kept}
+        # Behind the look at the forms: what was changed before it lies before the mark.
+        mark = source.mark() if new else 0
+        self._altered = kept | {name: _Altered(known[name], now, mark) for name, now in new.items()}
+
+    @property
+    def altered(self) -> frozenset[TableName]:
+        """The tables that wait for the form that they have at the source."""
+        return frozenset(self._altered)
 
     def _missing(self, source: ChangeSource, state: TableState) -> None:
         renamed = source.successor(state.outline)
@@ -114,7 +146,14 @@ class Watch:
         self._ledger.save(replace(fresh_copy(state), outline=now))
 
     def settle(self) -> None:
-        """Let go of dropped tables, once all their changes are applied."""
+        """Let go of dropped tables, and follow those that were altered, once all their changes are applied."""
+        for name, altered in list(self._altered.items()):
+            state = self._ledger.table(name)
+            if state is None or state.phase != "streaming" or state.version != altered.before:
+                del self._altered[name]  # a change has told of it, or it is copied again: the next look finds the rest
+            elif self._ledger.position.end >= altered.mark:
+                del self._altered[name]
+                self._flusher.follow(state, altered.now)
         for name, mark in list(self._dropped.items()):
             state = self._ledger.table(name)
             if state is None or self._ledger.position.end >= mark:

@@ -14,6 +14,7 @@
     failed t ALTER             t has failed, and the reason has this word; the others go on
     resync t                   copy it again
     restart                    stop the agent and start it again
+    stop, start                the same with something in between
     kill                       the same, by SIGKILL
     crash NAME                 from here on the agent kills itself at this failpoint, once; `agree` starts it again
 
@@ -26,7 +27,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 BLOCKS = ("setup", "source")
-WORDS = ("agree", "failed", "resync", "restart", "kill", "crash", "absent")
+WORDS = ("agree", "failed", "resync", "restart", "stop", "start", "kill", "crash", "absent")
 
 
 @dataclass(frozen=True, slots=True)

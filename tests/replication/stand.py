@@ -51,7 +51,12 @@ def seen(status: Status) -> dict[str, Any]:
         "remedy": status.remedy,
         "waiting": status.waiting,
         "tables": {
-            str(state.source): {"phase": state.phase, "reason": state.reason, "remedy": state.remedy}
+            str(state.source): {
+                "phase": state.phase,
+                "altered": state.source in status.altered,
+                "reason": state.reason,
+                "remedy": state.remedy,
+            }
             for state in status.tables
         },
     }
@@ -265,7 +270,7 @@ class Stand:
             return (
                 known is not None
                 and known["commit"] >= mark
-                and all(state["phase"] in ends for state in known["tables"].values())
+                and all(state["phase"] in ends and not state["altered"] for state in known["tables"].values())
             )
 
         await_true(caught_up, seconds, lambda: self.seen)

@@ -116,9 +116,11 @@ class _Runner:
             assert not self._stand.target.has_table(text)
         elif kind == "resync":
             self._stand.resync(_name(text))
-        elif kind == "restart":
-            self._stand.stop()
-            self._stand.start()
+        elif kind in ("restart", "stop", "start"):
+            if kind != "start":
+                self._stand.stop()
+            if kind != "stop":
+                self._stand.start()
         elif kind == "kill":
             self._stand.kill()
             self._stand.start()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -84,7 +85,7 @@ def pieces() -> Pieces:
 
 @pytest.fixture
 def decoder(described: Described, pieces: Pieces) -> Decoder:
-    return Decoder(described, pieces, {})
+    return Decoder(described, lambda _: None, pieces, {})
 
 
 def _rows(batch: changes.Batch) -> list[dict[str, Any]]:
@@ -402,6 +403,29 @@ def test_a_form_that_a_streamed_transaction_told_holds_behind_its_commit(decoder
     assert batch.transactions["changes"].to_pylist() == [1, 1]
 
 
+def test_the_catalog_is_asked_when_it_shows_the_transaction(pieces: Pieces, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of one that is not over it may show what was before: it is asked again at the end, for pieces in files too."""
+    monkeypatch.setattr(decoding, "HELD_ROWS", 0)
+    seen: list[int] = []
+
+    def described(found: Relation, before: TableVersion | None) -> TableVersion:
+        return replace(Described()(found, before), stamp=f"behind {max(seen, default=0)}")
+
+    decoder = Decoder(described, seen.append, pieces, {})
+    decoder.feed([begin(20, 5), _items(), insert(ITEMS, "1", "a", "b"), commit(10, 20)])
+    assert seen == [5]
+    decoder.feed([stream_start(7), _items(sub=7), insert(ITEMS, "2", "a", "b", sub=7), stream_stop()])
+    assert seen == [5]
+    batch = decoder.feed([stream_commit(7, 30, 40)])
+    assert seen == [5, 7]
+    assert [one.version.stamp for one in batch.stored] == ["behind 7"]
+    # One that is sent whole, and in parts.
+    decoder.feed([begin(60, 9)])
+    decoder.feed([_items(), insert(ITEMS, "3", "a", "b")])
+    batch = decoder.feed([commit(50, 60)])
+    assert (seen, [one.version.stamp for one in batch.stored]) == ([5, 7, 9], ["behind 9"])
+
+
 def test_a_large_transaction_goes_into_pieces(
     decoder: Decoder, pieces: Pieces, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -459,7 +483,7 @@ def test_messages_may_be_cut_anywhere(held: int, monkeypatch: pytest.MonkeyPatch
 
     def decoded(*parts: list[bytes]) -> tuple[list[dict[str, Any]], list[dict[str, Any]]]:
         scratch = Pieces()
-        decoder = Decoder(Described(), scratch, {})
+        decoder = Decoder(Described(), lambda _: None, scratch, {})
         batch = joined([decoder.feed(part) for part in parts])
         tables = list(batch.tables)
         for one in batch.stored:

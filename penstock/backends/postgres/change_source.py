@@ -28,7 +28,7 @@ from penstock.backends.changes import ChangedColumn, Position, TableVersion
 from penstock.backends.postgres import catalog, health, outline, publications, replication, requirements, split
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import Identity
-from penstock.backends.postgres.describe import version
+from penstock.backends.postgres.describe import shapes, version
 from penstock.backends.postgres.errors import refused
 from penstock.backends.postgres.identity import option_findings
 from penstock.backends.postgres.keyed import rows_by_key
@@ -234,6 +234,14 @@ class PostgresChangeSource(ChangeSource):
             self._session.execute("set transaction isolation level repeatable read")
             self._published = self._look(self._requested)
             return outline.outlines(self._session, replication.publications(self._names), self._published)
+
+    def altered(self, known: Mapping[TableName, TableVersion]) -> dict[TableName, TableVersion]:
+        with self._session.atomic():
+            self._session.execute("set transaction isolation level repeatable read")
+            published = [table for table in self._look(self._requested) if table.name in known]
+            now = shapes(self._session.query, [table.oid for table in published])
+            others = [one for one in published if now[one.oid] != (known[one.name].file, known[one.name].stamp)]
+            return {table.name: self._described(table).version for table in others}
 
     def successor(self, outline_: str) -> TableName | None:
         return outline.successor(self._session, outline_)

@@ -29,6 +29,8 @@ HELD_ROWS = 200_000
 HELD_BYTES = 64 * 1024 * 1024
 
 Describe = Callable[[Relation, TableVersion | None], TableVersion]
+# Comes back once the catalog shows what a transaction has done: the log may tell of it a moment earlier.
+Visible = Callable[[int], None]
 
 _OPS = np.zeros(256, np.int8)
 _OPS[[pgoutput.INSERT, pgoutput.UPDATE, pgoutput.DELETE]] = [changes.INSERT, changes.UPDATE, changes.DELETE]
@@ -42,7 +44,9 @@ ENDS = frozenset({pgoutput.COMMIT, pgoutput.STREAM_STOP, pgoutput.STREAM_COMMIT,
 class _Streamed:
     """A transaction that is not over: what has come of it so far."""
 
+    xid: int = 0
     versions: dict[int, TableVersion] = field(default_factory=dict)
+    told: list[tuple[Relation, TableVersion]] = field(default_factory=list)  # before the catalog could know of it
     pieces: list[TableChanges] = field(default_factory=list)
     stored: list[StoredChanges] = field(default_factory=list)
     rows: int = 0
@@ -75,8 +79,10 @@ class _Part:
     shift: int  # bytes between a message's kind and what it says
     tx: Numbers  # of each message
     seq: Numbers
+    xids: Numbers  # of each message its transaction
     versions: dict[int, TableVersion]  # written to as relations are described
     known: dict[int, TableVersion]  # where the others are looked for
+    told: list[tuple[Relation, TableVersion]] | None = None  # of a transaction that is not over, as it was described
 
 
 class Decoder:
@@ -85,8 +91,11 @@ class Decoder:
     One for each connection: after a new start the server sends all of it again.
     """
 
-    def __init__(self, describe: Describe, scratch: Scratch, known: Mapping[TableName, TableVersion]) -> None:
+    def __init__(
+        self, describe: Describe, visible: Visible, scratch: Scratch, known: Mapping[TableName, TableVersion]
+    ) -> None:
         self._describe = describe
+        self._visible = visible
         self._scratch = scratch
         self._versions: dict[int, TableVersion] = {}
         self._known = dict(known)  # by name: what was told last, of this start or of the one before
@@ -111,8 +120,9 @@ class Decoder:
             kind = one[pgoutput.HEADER]
             if kind in (pgoutput.BEGIN, pgoutput.STREAM_START):
                 streamed = kind == pgoutput.STREAM_START
-                xid = self._xid(Messages([one]), 0) if streamed else 0
-                begun = self._streamed.setdefault(xid, _Streamed()) if streamed else _Streamed()
+                messages = Messages([one])
+                xid = self._xid(messages, 0) if streamed else int(_begun(messages, np.zeros(1, np.int64))[0])
+                begun = self._streamed.setdefault(xid, _Streamed(xid)) if streamed else _Streamed(xid)
                 self._half = _Half(begun, streamed)
                 self._go_on(given[at + 1 :], self._half)
                 return
@@ -156,6 +166,7 @@ class Decoder:
                 self._abort(messages, int(number))
             elif kind == pgoutput.STREAM_COMMIT:
                 ended = self._streamed.pop(self._xid(messages, int(number)), _Streamed())
+                self._describe_again(ended)
                 tx = int(np.searchsorted(commits, number))
                 tables += self._end(ended, tx)
                 stored += [replace(one, tx=tx, aborted=tuple(ended.aborted)) for one in ended.stored]
@@ -165,13 +176,16 @@ class Decoder:
         begins = np.flatnonzero(messages.kinds == pgoutput.BEGIN)
         before = np.searchsorted(begins, numbers, side="right") - 1
         begun = begins[np.maximum(before, 0)] if begins.size else np.zeros_like(numbers)
-        part = _Part(numbers, 0, np.searchsorted(commits, numbers), numbers - begun, self._versions, self._versions)
+        xids = _begun(messages, begun) if begins.size else np.zeros_like(numbers)
+        txs = np.searchsorted(commits, numbers)
+        part = _Part(numbers, 0, txs, numbers - begun, xids, self._versions, self._versions)
         yield from self._changes(messages, part)
 
     def _piece(self, messages: Messages, start: int) -> None:
         stops = np.flatnonzero(messages.kinds[start:] == pgoutput.STREAM_STOP)
         numbers = np.arange(start + 1, start + int(stops[0]))
-        self._hold(messages, numbers, self._streamed.setdefault(self._xid(messages, start), _Streamed()), 4)
+        xid = self._xid(messages, start)
+        self._hold(messages, numbers, self._streamed.setdefault(xid, _Streamed(xid)), 4)
 
     def _hold(self, messages: Messages, numbers: Numbers, held: _Streamed, shift: int) -> None:
         """More of a transaction that is not over."""
@@ -179,7 +193,8 @@ class Decoder:
         held.messages += numbers.size
         # One that is sent whole has been committed: what it says of tables holds at once.
         versions = held.versions if shift else self._versions
-        part = _Part(numbers, shift, np.zeros(numbers.size, np.int64), seq, versions, self._versions)
+        txs, xids = np.zeros(numbers.size, np.int64), np.full(numbers.size, held.xid, np.int64)
+        part = _Part(numbers, shift, txs, seq, xids, versions, self._versions, held.told if shift else None)
         for piece in self._changes(messages, part):
             rows = piece.rows
             if not shift:
@@ -205,6 +220,20 @@ class Decoder:
                 self._scratch.drop(one.file)
         elif xid in self._streamed:
             self._streamed[xid].aborted.append(sub)
+
+    def _describe_again(self, ended: _Streamed) -> None:
+        """What a transaction has altered itself, the catalog shows only now that it is committed."""
+        if not ended.told:
+            return
+        self._visible(ended.xid)
+        own: dict[TableName, TableVersion] = {}
+        now: dict[TableVersion, TableVersion] = {}
+        for relation, version in ended.told:
+            before = own.get(version.table) or self._known.get(version.table)
+            now[version] = own[version.table] = self._describe(relation, before)
+        ended.versions = {oid: now.get(version, version) for oid, version in ended.versions.items()}
+        ended.pieces = [TableChanges(now.get(one.version, one.version), one.rows) for one in ended.pieces]
+        ended.stored = [replace(one, version=now.get(one.version, one.version)) for one in ended.stored]
 
     def _end(self, streamed: _Streamed, tx: int) -> Iterator[TableChanges]:
         # What an aborted transaction has said of a table never was: only now do its relations count.
@@ -235,8 +264,12 @@ class Decoder:
         for at in np.flatnonzero(kinds == pgoutput.RELATION):
             relation = parse_relation(messages.payload(int(part.numbers[at])), streamed=part.shift > 0)
             name = TableName(relation.schema, relation.table)
+            if part.told is None:
+                self._visible(int(part.xids[at]))
             version = self._describe(relation, self._before(part, name))
-            if not part.shift:
+            if part.told is not None:
+                part.told.append((relation, version))
+            else:
                 self._known[name] = version
             told.setdefault(relation.oid, []).append((int(at), version))
             part.versions[relation.oid] = version
@@ -256,6 +289,11 @@ class Decoder:
 def _whole(given: Sequence[bytes]) -> int:
     """How many of the messages stand before what is half."""
     return next((at for at in range(len(given), 0, -1) if given[at - 1][pgoutput.HEADER] in ENDS), 0)
+
+
+def _begun(messages: Messages, begins: Numbers) -> Numbers:
+    """The ids of the transactions that these messages begin."""
+    return messages.uint32(messages.starts[begins] + 17)
 
 
 _STREAM_ENDS = [pgoutput.STREAM_START, pgoutput.STREAM_ABORT, pgoutput.STREAM_COMMIT]

@@ -19,13 +19,16 @@ from pg_catalog.pg_attribute a where a.attrelid = %s and a.attnum > 0 order by a
 """
 # A rewrite gives a table another file. VACUUM FULL, CLUSTER and TRUNCATE do that too, but leave its columns' entries
 # alone, while an ALTER that gives rows other values changes one of them.
-_SHAPE = """
+_SHAPES = """
 with recursive family as (
-  select %s::oid as oid union select i.inhrelid from pg_catalog.pg_inherits i join family f on i.inhparent = f.oid)
-select (select coalesce(string_agg(c.relfilenode::text, ',' order by c.oid), '')
-        from pg_catalog.pg_class c join family f on f.oid = c.oid where c.relfilenode <> 0),
+  select o.oid as root, o.oid from unnest(%s::oid[]) as o(oid)
+  union select f.root, i.inhrelid from pg_catalog.pg_inherits i join family f on i.inhparent = f.oid)
+select o.oid::int8,
+       (select coalesce(string_agg(c.relfilenode::text, ',' order by c.oid), '')
+        from pg_catalog.pg_class c join family f on f.oid = c.oid where f.root = o.oid and c.relfilenode <> 0),
        (select pg_catalog.md5(coalesce(string_agg(a.attnum || ':' || a.xmin::text, ',' order by a.attnum), ''))
-        from pg_catalog.pg_attribute a where a.attrelid = %s and a.attnum > 0)
+        from pg_catalog.pg_attribute a where a.attrelid = o.oid and a.attnum > 0)
+from unnest(%s::oid[]) as o(oid)
 """
 
 
@@ -62,7 +65,7 @@ def describe(query: catalog.Query, relation: Relation, before: TableVersion | No
     names = [column.name for column in relation.columns]
     table = TableName(relation.schema, relation.table)
     made = version(query, relation.oid, table, list(zip(names, natives, keys, words, strict=True)), identity)
-    if before is None or not same:
+    if before is None or not same or before.replaced(made):
         return made
     return replace(made, columns=tuple(replace(c, key=k) for c, k in zip(before.columns, keys, strict=True)))
 
@@ -72,7 +75,7 @@ def version(
 ) -> TableVersion:
     entries = [_Entry(*row) for row in query(_COLUMNS, (oid,))]
     found = _entries([name for name, _, _, _ in columns], entries)
-    [(file, stamp)] = query(_SHAPE, (oid, oid))
+    [(file, stamp)] = shapes(query, [oid]).values()
     return TableVersion(
         table,
         tuple(
@@ -83,6 +86,11 @@ def version(
         file,
         stamp,
     )
+
+
+def shapes(query: catalog.Query, oids: Sequence[int]) -> dict[int, tuple[str, str]]:
+    """Of each table its files, and what says that its columns have been altered: `TableVersion.file` and `stamp`."""
+    return {oid: (file, stamp) for oid, file, stamp in query(_SHAPES, (list(oids), list(oids)))}
 
 
 def _entries(names: Sequence[str], entries: Sequence[_Entry]) -> list[_Entry | None]:

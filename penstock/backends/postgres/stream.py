@@ -37,6 +37,12 @@ WAITING_BYTES = 64 * 1024 * 1024  # that may stand between the socket and the wr
 # Of a transaction that is longer, so much at a time: what a server sends whole may be larger than our memory.
 PART_BYTES = 32 * 1024 * 1024
 IN_USE = "55006"
+# How long the capture waits for one transaction's end; then it starts again, and waits for it anew.
+VISIBLE_SECONDS = 60.0
+_UNSEEN = """
+select 1 from pg_catalog.pg_locks
+where locktype = 'transactionid' and mode = 'ExclusiveLock' and granted and transactionid = %s::pg_catalog.xid
+"""
 EPOCH_SECONDS = 946_684_800
 
 _FEEDBACK = struct.Struct(">cQQQQB")
@@ -342,7 +348,10 @@ class PostgresStream(ChangeStream):
         self._system = link.system()
         # Streaming of transactions that are not over came with 14, the second version of the protocol.
         link.start(slot, start, publications, 2)
-        self._decoder = Decoder(lambda relation, before: describe(catalog.query, relation, before), scratch, known)
+        self._catalog = catalog
+        self._decoder = Decoder(
+            lambda relation, before: describe(catalog.query, relation, before), self._await_visible, scratch, known
+        )
         self._taken = 0
         self._receiver = Receiver(link, start)
         self._receiver.start()
@@ -365,6 +374,24 @@ class PostgresStream(ChangeStream):
             return None
         self._taken += lists
         return self._decoder.feed(messages)
+
+    def _await_visible(self, xid: int) -> None:
+        """A commit is in the log, and sent, before others see it: with synchronous standbys long before.
+
+        Until then its transaction holds the lock on its own id.
+        """
+        deadline = time.monotonic() + VISIBLE_SECONDS
+        pause = 0.001
+        while self._catalog.query(_UNSEEN, (str(xid),)):
+            if time.monotonic() > deadline:
+                raise LinkLost(
+                    "the source does not end a transaction that it has committed",
+                    why="it waits for a synchronous standby, perhaps",
+                    kept="what was captured before it",
+                    remedy="see wait_event in pg_stat_activity there; it is tried again by itself",
+                )
+            time.sleep(pause)
+            pause = min(2 * pause, 0.1)
 
     def durable(self, end: int) -> None:
         taken, self._taken = self._taken, 0
