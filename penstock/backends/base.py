@@ -463,6 +463,16 @@ class Backend(ABC):
     @abstractmethod
     def target(self, config: ConnectionConfig, run: RunContext) -> Target: ...
 
+    def unable(
+        self, config: ConnectionConfig, table: TableName, partition_by: Sequence[PartitionField]
+    ) -> Iterable[Unsupported]:
+        """What the capabilities promise and this very target cannot, by its options and its name.
+
+        Asked before anything is opened or any run begins; `table` is as the pipeline spells it.
+        """
+        del config, table, partition_by
+        return ()
+
     @abstractmethod
     def test(self, config: ConnectionConfig) -> str:
         """Connect and say what answered: product and version."""

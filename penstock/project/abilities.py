@@ -16,7 +16,8 @@ from penstock.project.model import Pipeline, Project
 from penstock.schema.ddl import PartitionField
 
 if TYPE_CHECKING:
-    from penstock.backends.base import Capabilities
+    from penstock.backends.base import Backend, Capabilities, ConnectionConfig
+    from penstock.schema import TableName
 
 
 def check(project: Project, pipelines: Iterable[Pipeline]) -> None:
@@ -24,11 +25,21 @@ def check(project: Project, pipelines: Iterable[Pipeline]) -> None:
     found: list[PenstockError] = []
     for pipeline in pipelines:
         try:
-            capabilities = backend(project.connection(pipeline.target.connection).type).capabilities
+            config = project.connection(pipeline.target.connection)
+            kind = backend(config.type)
+            found += unable(pipeline, kind.capabilities)
+            if not pipeline.tables:  # which tables these are, the source knows
+                found += unable_here(pipeline, kind, config, pipeline.target_table())
         except PenstockError:
             continue  # told of this pipeline alone, when it is planned: the others need not know that connection
-        found += unable(pipeline, capabilities)
     raise_all(found)
+
+
+def unable_here(pipeline: Pipeline, kind: Backend, config: ConnectionConfig, table: TableName) -> Iterator[Unsupported]:
+    """What this very target cannot do, although others of its backend can."""
+    for error in kind.unable(config, table, [PartitionField.parse(field) for field in pipeline.partition_by]):
+        error.place = pipeline.place
+        yield error
 
 
 def unable(pipeline: Pipeline, capabilities: Capabilities) -> Iterator[Unsupported]:

@@ -63,10 +63,6 @@ def split_of(source: Source, schema: Schema, want: int, window: Window | None) -
     """The partitions of a read through Spark; none where a reader of Spark's makes its own."""
     if not isinstance(source, ReadsFrames):
         return source.partitions(list(schema), want, window)
-    if window is not None:
-        raise Unsupported(
-            f"{source.reader} reads no window", kept="nothing was touched", remedy="leave incremental out"
-        )
     return Split((), f"{source.reader} splits it")
 
 

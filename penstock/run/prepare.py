@@ -30,6 +30,7 @@ from penstock.backends.base import (
 from penstock.backends.registry import backend
 from penstock.errors import ConfigError, PlanRefused, TransformError, Unsupported
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load, require_abilities
+from penstock.project.abilities import unable_here
 from penstock.project.model import Pipeline, Project
 from penstock.project.patterns import clash, match_tables
 from penstock.run import cluster
@@ -194,6 +195,8 @@ def prepare(
     with ExitStack() as stack:
         found = ends(project, pipeline)
         require_abilities(pipeline, found.target_backend.capabilities)
+        for error in unable_here(pipeline, found.target_backend, found.target, pipeline.target_table(table)):
+            raise error
         request = ReadRequest(
             TableName.parse(table) if table else None,
             pipeline.query,
@@ -509,6 +512,9 @@ def _window(pipeline: Pipeline, source: Source, stored: str | None) -> Window | 
     """`[last upper, upper)`; the upper bound is fixed on the source, at its one moment."""
     if pipeline.incremental is None:
         return None
+    if isinstance(source, ReadsFrames):
+        whole = ', and take all rows each time: mode = "truncate"' if pipeline.mode == "append" else ""
+        raise _unable(pipeline, f"{source.reader} reads no window", f"leave incremental out{whole}")
     lower = _lower(pipeline, stored) if stored else None
     upper = source.upper(Cursor(pipeline.incremental, pipeline.lag, pipeline.cursor_timezone, lower))
     return Window(pipeline.incremental, lower, upper, pipeline.on_null_cursor)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.orc as po
 import pytest
 
-from penstock.errors import PlanRefused, SourceError
+from penstock.errors import UNTOUCHED, PlanRefused, SourceError, Unsupported
 from penstock.run.pipeline import stage_with_spark
 from tests.conformance.files_harness import FilesHarness
 from tests.conformance.files_lake import Lake
@@ -79,6 +79,19 @@ def test_orc_of_others_is_read_as_it_is(lake: Lake, tmp_path: Path) -> None:
     flow.run()
     found = flow.target.query("select id, name, n, v from items order by id")
     assert found == [(1, "a", 7, [1.5]), (2, None, None, [])]
+
+
+@pytest.mark.parametrize(("mode", "remedy"), [("append", 'mode = "truncate"'), ("merge", "leave incremental out")])
+def test_orc_is_not_read_by_windows(lake: Lake, tmp_path: Path, mode: str, remedy: str) -> None:
+    put(lake, "main/items/a.orc", DATA)
+    source = FilesHarness(lake.root, "orc", tables={"main.items": {"columns": DECLARED}})
+    flow = Flow(source, DuckDBHarness(tmp_path / "t.duckdb"), tmp_path)
+    with pytest.raises(Unsupported, match="Spark's own ORC reader reads no window") as caught:
+        flow.run(mode=mode, keys=["id"], incremental="id", lag="0")
+    assert caught.value.remedy.endswith(remedy)
+    assert (caught.value.kept, caught.value.place) == (UNTOUCHED, "test")
+    [record] = flow.store.runs()
+    assert (record.state, (record.error or {})["place"]) == ("failed", "test")
 
 
 @pytest.mark.spark

@@ -3,19 +3,30 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import pyarrow as pa
 
-from penstock.backends.base import Backend, ConnectionConfig, ReadRequest, RunContext, Source, TableInfo, Target
+from penstock.backends.base import (
+    Backend,
+    ConnectionConfig,
+    PartitionField,
+    ReadRequest,
+    RunContext,
+    Source,
+    TableInfo,
+    Target,
+)
 from penstock.backends.change_target import Applier, AppliesChanges
+from penstock.backends.files import forms
 from penstock.backends.files.capabilities import CAPABILITIES
 from penstock.backends.files.config import FilesConfig, format_of
 from penstock.backends.files.manifest import STAGING, Chain
 from penstock.backends.files.place import META, Place, found_files
 from penstock.backends.files.read import FilesSource
 from penstock.backends.files.write import FilesTarget
-from penstock.errors import ConfigError, ConnectionFailed
+from penstock.errors import ConfigError, ConnectionFailed, Unsupported
 from penstock.schema import TableName
 
 
@@ -37,6 +48,11 @@ class FilesBackend(Backend, AppliesChanges):
 
             return OrcTarget(_own(config), run)
         return FilesTarget(_own(config), run)
+
+    def unable(
+        self, config: ConnectionConfig, table: TableName, partition_by: Sequence[PartitionField]
+    ) -> Iterable[Unsupported]:
+        return forms.unable(_own(config), table, partition_by)
 
     def applier(self, config: ConnectionConfig, replication: str) -> Applier:
         from penstock.backends.changelog.apply import LogApplier

@@ -28,7 +28,8 @@ CAPABILITIES = Capabilities(
     notes=(
         "A load is committed by its manifest; files that no manifest names and others have put there are read too.",
         "Modes that change rows in place need a table format, Delta or Iceberg, or a database.",
-        "ORC is read and written by Spark itself; its dates end with the year 9999 and have no infinity.",
+        "ORC is read and written by Spark itself; its dates end with the year 9999 and have no infinity."
+        " It takes no `partition_by`, no incremental reads and no single file as a target.",
         "A table is locked by a lock file on the local file system; network file systems are not served.",
         "Columns whose names differ only in case are refused: Spark and DuckDB do not tell them apart.",
     ),

@@ -153,8 +153,6 @@ class OrcTarget(FilesTarget, WritesFrames):
             raise TargetError("the load is not of files")
         from pyspark.sql import functions as f
 
-        if load.single or load.partitioned:
-            raise PlanRefused("Spark writes ORC into a directory as it is", remedy="leave partition_by out")
         folder = load.folder / f"orc-{uuid.uuid4().hex}"
         chosen = [_kept(field.name, field.dataType) for field in frame.schema.fields]
         try:

@@ -31,6 +31,7 @@ from penstock.backends.base import (
 )
 from penstock.backends.files import parquet, types
 from penstock.backends.files.config import COMPRESSED, DEFAULT_FORMAT, Dialect, FileFormat, FilesConfig, format_of
+from penstock.backends.files.forms import SET_IT, WHOLE_CONNECTION, unable
 from penstock.backends.files.listing import Listing
 from penstock.backends.files.manifest import Chain, DataFile, Group, Loader, Manifest, next_manifest, staging_base
 from penstock.backends.files.pieces import Piece
@@ -86,7 +87,10 @@ class FilesTarget(Target):
 
     def refusals(self, table: TableName, mode: str) -> tuple[str, ...]:
         place = self._place(table)
-        self._dialect(place)  # raises where nothing can be written so
+        dialect = self._dialect(place)  # raises where nothing can be written so
+        # Told by the files that are there: what names and options tell has been refused before.
+        if (dialect.format == "orc") != self.by_spark:
+            return (f"{WHOLE_CONNECTION}: {SET_IT}",)
         if place.kind == "file" and mode == "append":
             return (
                 f"{place.root} is one file, which a load replaces: it takes truncate;"
@@ -134,13 +138,13 @@ class FilesTarget(Target):
     def begin(self, plan: LoadPlan) -> Load:
         if len(plan.tables) != 1:
             raise Unsupported("files are loaded one table at a time", why="each table has manifests of its own")
-        place = self._place(plan.tables[0].table)
+        [load] = plan.tables
+        for error in unable(self._config, load.table, load.partition_by):
+            raise error  # at planning it was another place
+        place = self._place(load.table)
         dialect = self._dialect(place)
         if (dialect.format == "orc") != self.by_spark:
-            raise Unsupported(
-                "ORC is written by Spark, which a whole connection goes by",
-                remedy='set format = "orc" of the connection, and of no single table',
-            )
+            raise Unsupported(WHOLE_CONNECTION, remedy=SET_IT)
         try:
             make_folders(place.root.parent)
         except OSError as error:
@@ -238,14 +242,6 @@ class FilesLoad(Load):
     @property
     def run_id(self) -> str:
         return self._plan.run.run_id
-
-    @property
-    def single(self) -> bool:
-        return self._place.kind == "file"
-
-    @property
-    def partitioned(self) -> bool:
-        return bool(self._load.partition_by)
 
     def sink(self, table: int) -> Sink:
         return FilesSink(
