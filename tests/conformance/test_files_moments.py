@@ -20,6 +20,14 @@ from tests.conformance.harness import DuckDBHarness, Flow
 STAMP = 1_700_000_000_123_456
 
 
+def pairs(lake: Lake, name: str, file_format: str) -> Path:
+    """A file of two columns, which is read in several batches."""
+    if file_format == "parquet":
+        return lake.parquet(f"{name}.parquet", pa.table({"a": list(range(10_000)), "b": list(range(10_000))}))
+    text = "a,b\n" + "1,2\n" * 10_000 if file_format == "csv" else '{"a": 1, "b": 2}\n' * 10_000
+    return lake.put(f"{name}.{file_format}", text)
+
+
 def changed(path: Path, how: str) -> None:
     stat = path.stat()
     if how == "replaced":
@@ -38,12 +46,9 @@ def changed(path: Path, how: str) -> None:
 
 @pytest.mark.parametrize("when", ["before", "while"])
 @pytest.mark.parametrize("how", ["replaced", "grown", "touched", "removed"])
-@pytest.mark.parametrize("file_format", ["csv", "parquet"])
+@pytest.mark.parametrize("file_format", ["csv", "jsonl", "parquet"])
 def test_a_file_that_changes_while_it_is_read_stops_the_run(lake: Lake, how: str, when: str, file_format: str) -> None:
-    if file_format == "csv":
-        path = lake.put("t.csv", "a,b\n" + "1,2\n" * 10_000)
-    else:
-        path = lake.parquet("t.parquet", pa.table({"a": list(range(10_000)), "b": list(range(10_000))}))
+    path = pairs(lake, "t", file_format)
     source = lake.source("t")
     [part] = source.partitions(list(source.schema()), 1).partitions
     batches = part.read()
@@ -54,20 +59,26 @@ def test_a_file_that_changes_while_it_is_read_stops_the_run(lake: Lake, how: str
         list(batches)
 
 
-def test_nothing_is_loaded_of_a_file_that_changes(lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("how", ["replaced", "grown", "touched", "removed"])
+@pytest.mark.parametrize("file_format", ["csv", "jsonl", "parquet"])
+def test_nothing_is_loaded_of_a_file_that_changes(
+    lake: Lake, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, file_format: str, how: str
+) -> None:
+    """Even where the new file is as long and as old as the one before it."""
     monkeypatch.setattr(runs, "ATTEMPTS", 1)
-    path = lake.put("main/items.csv", "a,b\n" + "1,2\n" * 10_000)
-    flow = Flow(FilesHarness(lake.root, "csv"), DuckDBHarness(tmp_path / "t.duckdb"), tmp_path)
+    path = pairs(lake, "main/items", file_format)
+    flow = Flow(FilesHarness(lake.root, file_format), DuckDBHarness(tmp_path / "t.duckdb"), tmp_path)
     whole = FilesPartition.read
 
-    def grows(self: FilesPartition) -> Any:
-        changed(path, "grown")
+    def read(self: FilesPartition) -> Any:
+        changed(path, how)
         yield from whole(self)
 
-    monkeypatch.setattr(FilesPartition, "read", grows)
-    with pytest.raises(SourceMoved):
-        flow.run(table='main."items.csv"')
+    monkeypatch.setattr(FilesPartition, "read", read)
+    with pytest.raises(SourceMoved, match="was replaced, written to or removed"):
+        flow.run(table=f'main."{path.name}"')
     assert not flow.target.has_table("items")
+    assert flow.target.leftovers() == []
 
 
 @pytest.mark.parametrize("file_format", ["parquet", "csv", "jsonl"])
