@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
 import pyarrow.orc as po
 import pytest
 
+from penstock.backends.files import FilesBackend, FilesConfig
 from penstock.errors import UNTOUCHED, PlanRefused, SourceError, Unsupported
 from penstock.run.pipeline import stage_with_spark
 from tests.conformance.files_harness import FilesHarness
@@ -81,6 +83,20 @@ def test_orc_of_others_is_read_as_it_is(lake: Lake, tmp_path: Path) -> None:
     assert found == [(1, "a", 7, [1.5]), (2, None, None, [])]
 
 
+@pytest.mark.spark
+@pytest.mark.parametrize(("table", "ids"), [('main."a.orc"', [1, 2]), ("main.a", [1, 2]), ('main."*.orc"', [1, 2, 3])])
+def test_orc_of_others_is_read_as_one_file_and_by_a_pattern(
+    lake: Lake, tmp_path: Path, table: str, ids: list[int]
+) -> None:
+    put(lake, "main/a.orc", {"id": [1, 2], "name": ["a", None]})
+    put(lake, "main/b.orc", {"name": ["b"], "id": [3]})
+    lake.put("main/c.csv", "id\n4\n")
+    source = FilesHarness(lake.root, "orc", tables={table: {"columns": {"id": "bigint", "name": "text"}}})
+    flow = Flow(source, DuckDBHarness(tmp_path / "t.duckdb"), tmp_path, stage_with_spark)
+    assert flow.run(table=table).rows == len(ids)
+    assert flow.target.query("select id, name from items order by 1") == list(zip(ids, ["a", None, "b"], strict=False))
+
+
 @pytest.mark.parametrize(("mode", "remedy"), [("append", 'mode = "truncate"'), ("merge", "leave incremental out")])
 def test_orc_is_not_read_by_windows(lake: Lake, tmp_path: Path, mode: str, remedy: str) -> None:
     put(lake, "main/items/a.orc", DATA)
@@ -92,6 +108,42 @@ def test_orc_is_not_read_by_windows(lake: Lake, tmp_path: Path, mode: str, remed
     assert (caught.value.kept, caught.value.place) == (UNTOUCHED, "test")
     [record] = flow.store.runs()
     assert (record.state, (record.error or {})["place"]) == ("failed", "test")
+
+
+@pytest.mark.parametrize(
+    ("tables", "section"),
+    [
+        ({}, "[connections.lake.tables.'sales.items']"),
+        ({"items": {"infer": True}}, "[connections.lake.tables.items]"),
+        ({'sales."items"': {}}, "[connections.lake.tables.'sales.\"items\"']"),
+    ],
+)
+def test_orc_that_is_not_declared_names_the_section_to_declare_it_in(
+    lake: Lake, tables: dict[str, object], section: str
+) -> None:
+    put(lake, "sales/items/a.orc", DATA)
+    with pytest.raises(PlanRefused, match=r"the columns of .* are not known") as caught:
+        lake.source("sales.items", tables=tables)
+    assert f"{section} columns = {{" in caught.value.remedy
+    assert "nothing of it is inferred" in caught.value.why
+
+
+def test_infer_is_told_to_have_no_effect_on_orc(lake: Lake) -> None:
+    put(lake, "t/a.orc", {"id": [1], "name": ["7"]})
+    source = lake.source("t", columns={"id": "bigint", "name": "text"}, infer=True)
+    assert "infer has no effect on ORC, whose columns are declared" in source.notes()
+    assert [str(column.type) for column in source.schema()] == ["int64", "string"]
+
+
+def test_a_connection_says_who_reads_its_orc(lake: Lake) -> None:
+    def answer(**options: str) -> str:
+        return FilesBackend().test(FilesConfig.model_validate({"name": "lake", **options}))
+
+    path = put(lake, "a.orc", {"id": [1]})
+    spark = f"read by Spark {version('pyspark')}"
+    assert answer(path=str(lake.root), format="orc") == f"a directory, {spark}"
+    assert answer(path=str(path)) == f"a file, {spark}"
+    assert answer(path=str(lake.root)) == f"a directory, read by pyarrow {pa.__version__}"
 
 
 @pytest.mark.spark

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from importlib.metadata import version
 from pathlib import Path
 
 import pyarrow as pa
@@ -69,7 +70,9 @@ class FilesBackend(Backend, AppliesChanges):
             return f"nothing at {root} yet: the first load makes it"
         if not os.access(root, os.R_OK):
             raise ConnectionFailed(f"cannot read {root}", why="permission denied", remedy="make it readable")
-        return f"{'a file' if root.is_file() else 'a directory'}, read by pyarrow {pa.__version__}"
+        orc = "orc" in (_own(config).format, format_of(root.name)[0] if root.is_file() else None)
+        reader = f"Spark {version('pyspark')}" if orc else f"pyarrow {pa.__version__}"
+        return f"{'a file' if root.is_file() else 'a directory'}, read by {reader}"
 
     def tables(self, config: ConnectionConfig) -> list[TableInfo]:
         """Directories and files with data; a directory that only holds others of them is a schema."""

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import codecs
+import json
+import re
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -125,10 +127,19 @@ class FilesConfig(ConnectionConfig, FileOptions):
         return Path(self.path).expanduser().resolve()
 
     def table(self, name: TableName) -> FileTable:
-        for key, options in self.tables.items():
+        key = self._key(name)
+        return self.tables[key] if key is not None else FileTable()
+
+    def section(self, name: TableName) -> str:
+        """Where the options of a table stand, or would stand, in penstock.toml."""
+        key = self._key(name) or str(name)
+        return ".".join(["[connections", *map(_toml_key, (self.name, "tables", key))]) + "]"
+
+    def _key(self, name: TableName) -> str | None:
+        for key in self.tables:
             if key in (str(name), name.table) or TableName.parse(key) == name:
-                return options
-        return FileTable()
+                return key
+        return None
 
     def dialect(self, name: TableName, file_format: FileFormat, compression: str | None) -> Dialect:
         """Everything that a worker must know to read or write a file of this table."""
@@ -178,6 +189,12 @@ class Dialect:
         packed = {name: ending for ending, name in COMPRESSED.items()}
         ending = packed.get(self.compression, "") if self.format in ("csv", "jsonl") else ""
         return EXTENSIONS[self.format][0] + ending
+
+
+def _toml_key(text: str) -> str:
+    if re.fullmatch(r"[A-Za-z0-9_-]+", text):
+        return text
+    return f"'{text}'" if "'" not in text else json.dumps(text)
 
 
 def format_of(name: str) -> tuple[FileFormat | None, str | None]:

@@ -160,6 +160,9 @@ def _foreign_entries(
     if len(data) < len(files):
         notes.append(f"{len(files) - len(data)} files are not {wanted_format} and left out")
     declared = {name: parse(text).column(name) for name, text in config.table(place.table).columns.items()}
+    section, infers = config.section(place.table), config.infers(place.table)
+    if infers and wanted_format == "orc":
+        notes.append("infer has no effect on ORC, whose columns are declared")
     entries = []
     for file in data:
         dialect = config.dialect(place.table, wanted_format, format_of(file.name)[1])
@@ -172,7 +175,7 @@ def _foreign_entries(
                 why="Spark reads ORC file by file, and would leave its folder's columns empty",
                 remedy="name the folder as a table of its own",
             )
-        columns = tuple(_columns_of(file, dialect, declared))
+        columns = tuple(_columns_of(file, dialect, declared, section))
         names = [column.name for column in columns] + [name for name, _ in folders]
         clash = [name for name, _ in folders if names.count(name) > 1]
         if clash:
@@ -184,7 +187,7 @@ def _foreign_entries(
     _require_columns(entries, known, declared, table)
     if table and wanted_format == "parquet":
         _require_types(entries, table)
-    if not table and config.infers(place.table):
+    if not table and infers:
         open_ = {c.name for c in known if c.name not in declared and pa.types.is_string(c.type) and not c.logical}
         if wanted_format in ("csv", "jsonl") or any(entry.folders for entry in entries):
             known, told = _inferred(entries, known, open_, run)
@@ -195,9 +198,9 @@ def _foreign_entries(
     return entries, known, tuple(notes)
 
 
-def _columns_of(file: Found, dialect: Dialect, declared: dict[str, Column]) -> list[Column]:
+def _columns_of(file: Found, dialect: Dialect, declared: dict[str, Column], section: str) -> list[Column]:
     if dialect.format == "parquet":
-        return parquet.columns_of(file.path, declared)
+        return parquet.columns_of(file.path, declared, section)
     if dialect.format == "csv":
         if not dialect.header:
             if not declared:
@@ -216,8 +219,8 @@ def _columns_of(file: Found, dialect: Dialect, declared: dict[str, Column]) -> l
     else:
         raise PlanRefused(
             f"the columns of {file.path} are not known",
-            why="ORC is read by Spark alone, which is not asked at planning",
-            remedy='declare them: [connections.….tables.…] columns = { id = "bigint", … }',
+            why="ORC is read by Spark alone, which is not asked at planning, and nothing of it is inferred",
+            remedy=f'declare all of them: {section} columns = {{ id = "bigint", … }}',
         )
     return [declared.get(name, Column(name, pa.string())) for name in names]
 

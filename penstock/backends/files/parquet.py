@@ -50,8 +50,8 @@ def broken(path: Path) -> SourceError:
     )
 
 
-def columns_of(path: Path, declared: Mapping[str, Column]) -> list[Column]:
-    """The canonical columns of a file of others; those that are declared as they are declared."""
+def columns_of(path: Path, declared: Mapping[str, Column], section: str) -> list[Column]:
+    """The canonical columns of a file of others; those that are declared, in `section`, as they are declared."""
     with opened(path) as file:
         schema = file.schema_arrow
     twice = sorted({name for name in schema.names if schema.names.count(name) > 1})
@@ -73,7 +73,7 @@ def columns_of(path: Path, declared: Mapping[str, Column]) -> list[Column]:
             raise PlanRefused(
                 f"column {field.name} of {path} has a type that no target takes",
                 why=f"it is {field.type}",
-                remedy=f'declare another: [connections.….tables.…] columns = {{ "{field.name}" = "bigint" }}',
+                remedy=f'declare another: {section} columns = {{ "{field.name}" = "bigint" }}',
             )
         columns.append(column)
     return columns

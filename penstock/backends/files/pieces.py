@@ -115,7 +115,11 @@ def _batches(piece: Piece, path: Path, names: Sequence[str], run: RunContext) ->
         for _, batch in jsonl.read(path, entry.dialect, names, known, piece.part):
             yield batch, True
     else:
-        raise SourceError("the rows of ORC files are counted and read by Spark alone", remedy="use another format")
+        raise SourceError(
+            f"the rows of {path} are counted and read by Spark alone",
+            why="it is ORC of others",
+            remedy="move it away, or load into another table",
+        )
 
 
 def _value(
