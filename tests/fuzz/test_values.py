@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 
 from penstock.run.pipeline import run
 from penstock.state import RunRecord
+from tests.conformance.files_harness import FilesHarness
 from tests.conformance.harness import DuckDBHarness, Flow, Harness, PostgresHarness, SQLiteHarness
 from tests.faults.bare import stage_here
 
@@ -27,6 +28,7 @@ pytestmark = [pytest.mark.postgres]
 
 EXAMPLES = int(os.environ.get("PENSTOCK_FUZZ_EXAMPLES", "5"))
 ROWS = 12
+FORMATS = ("parquet", "csv", "jsonl")  # of files, each the source of another
 
 TEXT = st.text(st.characters(blacklist_categories=("Cs",), blacklist_characters="\0"), max_size=20)
 DIGITS = st.text("0123456789", min_size=1, max_size=40)
@@ -156,10 +158,12 @@ def texts(end: PostgresHarness, table: str) -> list[tuple[Any, ...]]:
     return end.query(f"select id, {cells} from {table} order by id")
 
 
-def move(source: Harness, target: Harness, root: Path, table: str, path: str = "fused") -> RunRecord:
+def move(
+    source: Harness, target: Harness, root: Path, table: str, path: str = "fused", mode: str = "merge"
+) -> RunRecord:
     flow = Flow(source, target, root)
     pipeline = flow.pipeline(
-        mode="merge",
+        mode=mode,
         keys=["id"],
         table=f"{source.schema}.{table}",
         target=f"to.{target.schema}.{table}",
@@ -208,6 +212,23 @@ def test_random_values_are_the_same_by_way_of_sqlite(
     move(file, other, root, table)
     assert cells(other, table) == cells(file, table)
     move(other, target, root, table)
+    assert texts(target, table) == texts(source, table)
+
+
+@FUZZED
+@given(rows=tables(POSTGRES), formats=st.permutations(FORMATS))
+def test_random_values_are_the_same_by_way_of_files(
+    ends: tuple[PostgresHarness, PostgresHarness, Path], rows: list[tuple[str | None, ...]], formats: list[str]
+) -> None:
+    source, target, root = ends
+    table = f"t{uuid.uuid4().hex[:10]}"
+    seed(source, table, rows)
+    at: Harness = source
+    for name in formats:
+        lake = FilesHarness(root / f"{table}-{name}", name)
+        assert move(at, lake, root, table, mode="append").rows == len(rows)
+        at = lake
+    move(at, target, root, table)
     assert texts(target, table) == texts(source, table)
 
 
