@@ -7,7 +7,6 @@ import signal
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Any
 
@@ -19,18 +18,16 @@ from penstock.backends.base import ReadRequest
 from penstock.backends.files.orc import OrcSource
 from penstock.backends.files.pieces import Piece
 from penstock.backends.files.read import FilesSource
-from penstock.backends.memory.types import field_of
 from penstock.errors import NOT_COMMITTED, DataError, PenstockError, PlanRefused, SourceError, SourceMoved
 from penstock.observe.failpoints import ENV
 from penstock.run import pipeline as runs
 from penstock.run.pipeline import Stage, stage_with_spark
-from penstock.schema import Column, TableName
+from penstock.schema import TableName
 from penstock.testing.stage import stage_here
 from tests.conformance.files_harness import RUN, FilesHarness
 from tests.conformance.files_lake import Lake
-from tests.conformance.harness import DuckDBHarness, Flow, Harness, MemoryHarness
+from tests.conformance.harness import DuckDBHarness, Flow, Harness
 from tests.conformance.test_files_moments import changed
-from tests.conformance.test_pairs import DATE_INFINITY, VALUES, table, texts, words
 from tests.faults.test_all_or_nothing import ROWS, promised
 from tests.faults.test_files_kills import FilesBare
 from tests.waiting import await_true
@@ -304,54 +301,6 @@ def test_orc_of_others_is_not_replaced_uncounted(tmp_path: Path) -> None:
         Flow(source, there, tmp_path, stage_with_spark).run(mode="truncate")
     assert caught.value.kept == NOT_COMMITTED
     assert [path for path in other.parent.rglob("*") if path.is_file()] == [other]
-
-
-# ---------------------------------------------------------------- there and back
-
-
-def everything() -> pa.Table:
-    """What every pair of ends takes but infinite dates, with days and moments that ORC by itself would change."""
-    data = table()
-    number = next(place for place, (type_, _, _) in enumerate(VALUES) if type_ == pa.date32())
-    kept = [value for value in VALUES[number][2] if value != DATE_INFINITY]
-    days = [*kept, date(1582, 10, 4), date(1582, 10, 15), date(1, 1, 1)]
-    moments = [
-        datetime(1969, 12, 31, 23, 59, 59, 999_999, UTC),
-        datetime(1582, 10, 10, 12, tzinfo=UTC),
-        datetime(1, 1, 1, tzinfo=UTC),
-    ]
-    more = [("day", pa.date32(), days), ("at", pa.timestamp("us", "UTC"), moments)]
-    more += [("local", pa.timestamp("us"), [moment.replace(tzinfo=None) for moment in moments])]
-    data = data.drop_columns([f"c{number}"])
-    for name, type_, values in more:
-        cells = pa.array([*values, *[None] * (data.num_rows - len(values))], type_)
-        data = data.append_column(field_of(Column(name, type_)), cells)
-    return data
-
-
-@pytest.mark.spark
-@pytest.mark.parametrize("kind", ["duckdb", "sqlite", "parquet"])
-def test_every_type_goes_into_orc_and_back(harness: Callable[[str], Harness], tmp_path: Path, kind: str) -> None:
-    def end(name: str) -> Harness:
-        return FilesHarness(tmp_path / name, "parquet") if kind == "parquet" else harness(kind)
-
-    seed, home, orc, first, last = (
-        harness("memory"),
-        harness("memory"),
-        FilesHarness(tmp_path / "orc", "orc"),
-        *map(end, "ab"),
-    )
-    assert isinstance(seed, MemoryHarness)
-    assert isinstance(home, MemoryHarness)
-    seed.store["main.items"] = everything()
-    Flow(seed, first, tmp_path).run()
-    for one, other in ((first, orc), (orc, last)):
-        assert Flow(one, other, tmp_path, stage_with_spark).run().path == "spark"
-    Flow(last, home, tmp_path).run()
-    found, expected = home.store["main.items"], everything()
-    assert words(found) == words(expected)
-    assert texts(found) == texts(expected)
-    assert orc.leftovers() == []
 
 
 # ---------------------------------------------------------------- killed
