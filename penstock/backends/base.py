@@ -44,6 +44,7 @@ from penstock.backends.steps import (
     Tally,
     UserSql,
     Verdict,
+    Widen,
 )
 from penstock.errors import Unsupported
 from penstock.schema import Column, Ddl, PartitionField, Schema, TableName
@@ -279,6 +280,7 @@ class TargetColumn:
     identity: Literal["", "default", "always"] = ""  # "always": the server lets no UPDATE set it
     collation: str = ""  # quoted; only one under which different texts are equal, so that keys fall together
     sequence: bool = False  # it owns one
+    fixed: str = ""  # why it cannot be held in another way than it is: "it has a CHECK"
 
 
 @dataclass(frozen=True, slots=True)
@@ -371,6 +373,10 @@ class Target(ABC):
 
     @abstractmethod
     def render(self, ddl: Ddl) -> list[str]: ...
+
+    def steps(self, ddl: Sequence[Ddl]) -> list[Step]:
+        """What carries DDL out in the commit transaction; of a target with SQL, the statements of `render`."""
+        return [Execute(line) for one in ddl for line in self.render(one)]
 
     @abstractmethod
     def watermark(self, pipeline: str, table: TableName) -> str | None:
@@ -526,6 +532,7 @@ __all__ = [
     "TimeKind",
     "UserSql",
     "Verdict",
+    "Widen",
     "Window",
     "WritesFrames",
 ]

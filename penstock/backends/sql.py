@@ -24,6 +24,7 @@ from penstock.backends.base import (
     TableLoad,
     Tally,
     UserSql,
+    Widen,
     Window,
 )
 from penstock.errors import (
@@ -37,7 +38,7 @@ from penstock.errors import (
     StateError,
     TargetError,
 )
-from penstock.schema import Column, Logical, TableName
+from penstock.schema import Column, Logical, TableName, WidenColumn
 
 FORMAT = 1  # of the `_penstock` tables; a newer one is refused
 KEYS_SHOWN = 3
@@ -92,6 +93,10 @@ class SqlSession(ABC):
     def transaction(self) -> str:
         """An id of the open transaction, which changes when it ends."""
 
+    def widen(self, columns: Sequence[WidenColumn]) -> None:
+        """Carry out a `Widen`, of targets that make one."""
+        raise TypeError(columns)
+
     def savepoint(self) -> None:
         """Mark a place to return to, where the dialect has savepoints."""
 
@@ -143,6 +148,8 @@ def _run_step(session: SqlSession, load: TableLoad, step: Step, counts: Counts, 
                 remedy="remove the transaction control from it",
                 place=str(load.table),
             )
+    elif isinstance(step, Widen):
+        session.widen(step.columns)
     elif isinstance(step, Tally):
         counts.add(step.counts, int(session.query(step.sql)[0][0]))
     elif step.diagnose and savepoints:

@@ -13,7 +13,7 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Any, Literal
 
-from penstock.schema import Column, ColumnDef, Ddl, PartitionField, TableName
+from penstock.schema import Column, ColumnDef, Ddl, PartitionField, TableName, WidenColumn
 
 
 class Verdict(StrEnum):
@@ -140,7 +140,15 @@ class UserSql:
     place: str  # "transforms_pre[0]"
 
 
-Step = Execute | Tally | Check | UserSql
+@dataclass(frozen=True, slots=True)
+class Widen:
+    """Columns of one table that get a wider type, where no statement does it: the session looks at the table first."""
+
+    columns: tuple[WidenColumn, ...]
+    sql: str  # for the plan
+
+
+Step = Execute | Tally | Check | UserSql | Widen
 
 RAW = "_penstock_raw"  # the relation that a load's steps find the staged rows under, as staged
 STAGED = "_penstock_staged"  # the same, decoded to the target's types (made by the first step)

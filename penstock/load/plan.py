@@ -20,6 +20,7 @@ from penstock.backends.base import (
     Target,
     TargetTable,
     UserSql,
+    Widen,
     other_owners,
 )
 from penstock.errors import PlanRefused, Unsupported
@@ -215,7 +216,11 @@ def plan_load(request: LoadRequest, target: Target, capabilities: Capabilities) 
         columns.refused,
         tuple(refusals),
         tuple(rendered),
-        tuple(step.sql for step in steps if not (isinstance(step, Execute) and step.sql in rendered)),
+        tuple(
+            step.sql
+            for step in steps
+            if not (isinstance(step, Widen) or (isinstance(step, Execute) and step.sql in rendered))
+        ),
         (
             *(existing.notes if existing else ()),
             *columns.notes,
@@ -448,7 +453,7 @@ def _steps(statement: Statement, ddl: Sequence[Ddl], columns: ColumnsPlan, targe
         checks = [null_key_check(statement), *ties]
     return [
         *cast_check(statement),
-        *(Execute(line) for item in ddl for line in target.render(item)),
+        *target.steps(ddl),
         *_user_sql(pipeline.transforms_pre, "transforms_pre"),
         *staged_views(statement),
         *checks,

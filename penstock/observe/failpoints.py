@@ -54,6 +54,7 @@ REPLICATION: dict[str, str] = {
 # Places that only some targets pass: theirs is the suite that stops there.
 SOME: dict[str, str] = {
     "publish.file": "a manifest is committed, one of its files is where others see it",
+    "widen.dropped": "a table that gets a wider column is dropped, its rows are set aside",
     "publish.removed": "a manifest is committed, one of the files that it replaces is gone",
 }
 

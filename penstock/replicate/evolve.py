@@ -99,7 +99,7 @@ class Evolver:
         return [Execute(f"alter table {table} rename column {quote(was)} to {quote(now)}") for was, now in pairs]
 
     def _run(self, ddl: AddColumn | WidenColumn) -> list[Step]:
-        return [Execute(line) for line in self._target.render(ddl)]
+        return self._target.steps([ddl])
 
     def _kept(self, kept: Kept, version: TableVersion, found: Differences) -> Kept:
         described = self._source.described(version)

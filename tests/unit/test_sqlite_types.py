@@ -214,9 +214,45 @@ def test_what_an_existing_column_takes() -> None:
         assert verdict(type_, NUMERIC) is Verdict.REFUSED
 
 
-def test_widening_that_would_need_another_class_is_not_offered() -> None:
-    assert native(Column("c", pa.int64()), TargetColumn("c", "int"), None).widen_to == "bigint"
-    assert native(Column("c", pa.float64()), TargetColumn("c", "int"), None).widen_to == ""
+NUMERIC_TEXT = Column("c", pa.string(), Logical("numeric"))
+
+
+@pytest.mark.parametrize(
+    ("column", "existing", "wider"),
+    [
+        (Column("c", pa.int64()), "int", "bigint"),
+        (Column("c", pa.float64()), "int", "double"),
+        (Column("c", pa.float64()), "bigint", ""),  # beyond 2⁵³, two integers would be one
+        (Column("c", pa.float32()), "smallint", "float"),
+        (Column("c", pa.decimal128(12, 2)), "int", "decimal(12,2)"),
+        (Column("c", pa.decimal128(11, 2)), "int", ""),
+        (Column("c", pa.uint64()), "uint", "ubigint"),
+        (Column("c", pa.decimal128(12, 3)), "decimal(10,2)", "decimal(12,3)"),
+        (NUMERIC_TEXT, "int", "numeric"),
+        (NUMERIC_TEXT, "decimal(10,2)", "numeric"),
+        (NUMERIC_TEXT, "double", ""),
+        (Column("c", pa.timestamp("us")), "timestamp_s", "timestamp"),
+        (Column("c", pa.timestamp("us")), "date", ""),
+        (Column("c", pa.string()), "json", "text"),
+        (Column("c", pa.string()), "enum('a')", "text"),
+        (Column("c", pa.string()), "int", ""),
+        (Column("c", pa.string(), Logical("enum", ("a", "b"))), "enum('a')", "enum('a', 'b')"),
+        (Column("c", pa.string(), Logical("enum", ("b",))), "enum('a')", ""),
+        (Column("c", pa.list_(pa.int64())), "int[]", "bigint[]"),
+        (Column("c", pa.list_(pa.float64())), "int[]", ""),  # whose numbers would have to be written anew
+    ],
+)
+def test_what_a_column_may_become(column: Column, existing: str, wider: str) -> None:
+    assert native(column, TargetColumn("c", existing), None).widen_to == wider
+
+
+def test_a_column_that_is_fixed_keeps_its_class() -> None:
+    there = TargetColumn("c", "int", fixed="it has a CHECK")
+    assert native(Column("c", pa.int64()), there, None).widen_to == "bigint"
+    refused = native(Column("c", pa.float64()), there, None)
+    assert (refused.verdict, refused.widen_to) == (Verdict.REFUSED, "")
+    assert "it has a CHECK" in refused.note
+    assert 'columns.c = "int"' in refused.remedy
 
 
 def test_only_what_changes_a_value_is_left_to_the_sink() -> None:

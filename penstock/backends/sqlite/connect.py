@@ -27,6 +27,7 @@ from penstock.backends.file_load import FileSession
 from penstock.backends.sql import Catalog
 from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.inmemory import uri
+from penstock.backends.sqlite.rebuild import widen
 from penstock.errors import (
     NOT_COMMITTED,
     ConnectionFailed,
@@ -38,6 +39,7 @@ from penstock.errors import (
     SourceError,
     TargetError,
 )
+from penstock.schema import WidenColumn
 
 PREFIX = "_penstock_"  # SQLite has no schemas: what is ours begins with this
 BATCH_ROWS = "adbc.sqlite.query.batch_rows"
@@ -77,9 +79,15 @@ class Session(FileSession):
                 cursor.execute(sql, tuple(params))
                 cursor.fetchall()
                 return 0
-            statement = cursor.adbc_statement
-            statement.set_sql_query(sql)
-            return max(int(statement.execute_update()), 0)
+            return _run(cursor, sql)
+
+    def make(self, sql: str) -> int:
+        """Run a statement as SQLite itself keeps it: a trigger's holds semicolons."""
+        with self.mapped("a statement was refused"), self.connection.cursor() as cursor:
+            return _run(cursor, sql)
+
+    def widen(self, columns: Sequence[WidenColumn]) -> None:
+        widen(self, columns, self.make)
 
     def query(self, sql: str, params: Sequence[Any] = ()) -> list[tuple[Any, ...]]:
         with self.mapped("a query was refused"), self.connection.cursor() as cursor:
@@ -140,6 +148,12 @@ class Session(FileSession):
         if self._open:
             self._open = False
             self.connection.close()
+
+
+def _run(cursor: dbapi.Cursor, sql: str) -> int:
+    statement = cursor.adbc_statement
+    statement.set_sql_query(sql)
+    return max(int(statement.execute_update()), 0)
 
 
 # ---------------------------------------------------------------- opening

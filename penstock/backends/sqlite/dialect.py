@@ -144,7 +144,9 @@ def render(ddl: Ddl) -> list[str]:
     if isinstance(ddl, AddColumn):
         return [f"alter table {_relation(ddl.table.parts)} add column {_column(ddl.column)}"]
     if isinstance(ddl, WidenColumn):
-        return _widened(ddl)
+        # See rebuild.py: what it takes depends on the table that is there.
+        held = f"{ddl.type_sql}, kept as {declared_class(ddl.type_sql)}"
+        return [f"-- {_relation(ddl.table.parts)}: {quote(ddl.column)} becomes {held}"]
     if isinstance(ddl, AddKey | CreateEnum | CreateSchema):
         return []  # a key is declared with its table; there are neither enums nor schemas
     raise TypeError(ddl)
@@ -154,20 +156,6 @@ def _column(column: ColumnDef) -> str:
     default = f" default {column.default_sql}" if column.default_sql else ""
     required = "" if column.nullable else " not null"
     return f"{quote(column.name)} {declared_class(column.type_sql)}{default}{required}"
-
-
-def _widened(ddl: WidenColumn) -> list[str]:
-    """The class stays; a decimal's text gets the digits of its new scale, so that it is no change later."""
-    word = parse(ddl.type_sql).type
-    scale = getattr(word, "scale", 0)
-    if not scale:
-        return []
-    column = quote(ddl.column)
-    digits = f"iif(instr({column}, '.'), length({column}) - instr({column}, '.'), 0)"
-    return [
-        f"update {_relation(ddl.table.parts)} set {column} = {column} || iif(instr({column}, '.'), '', '.')"
-        f" || substr('{'0' * scale}', 1, {scale} - {digits})\nwhere {digits} < {scale}"
-    ]
 
 
 def _relation(parts: Sequence[str]) -> str:

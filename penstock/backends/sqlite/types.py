@@ -26,7 +26,9 @@ from penstock.backends.base import Native, TargetColumn, Verdict
 from penstock.backends.sqlite.encode import ARROW, Class, class_of
 from penstock.errors import ConfigError
 from penstock.schema import Column, Logical
-from penstock.schema.words import parse, spell
+from penstock.schema.columns import ENUM
+from penstock.schema.columns import NUMERIC as NUMBER
+from penstock.schema.words import Word, parse, spell
 
 CLASSES = ("INTEGER", "REAL", "TEXT", "BLOB")
 NUMERIC = "NUMERIC"  # the affinity that turns '007' into 7
@@ -143,14 +145,48 @@ def native(column: Column, existing: TargetColumn | None, cast: str | None) -> N
     except ConfigError as error:
         return Native(str(column.type), Verdict.REFUSED, note=error.what, remedy=_as_text(column))
     if made.verdict is Verdict.REFUSED:
-        same = not made.widen_to or held_class(made.widen_to) == held_class(made.sql)
         remedy = made.remedy or (_as_text(column) if made.sql == "text" else "")
-        return replace(made, remedy=remedy, widen_to=made.widen_to if same else "")
+        return _widened(replace(made, remedy=remedy), column, existing if cast is None else None)
     kind = held_class(made.sql)
     if made.verdict is Verdict.EXACT:
         return made
     changes = made.verdict is Verdict.CHECKED or (kind == "TEXT" and not pa.types.is_string(column.type))
     return replace(made, in_sink=changes)
+
+
+def _widened(refused: Native, column: Column, existing: TargetColumn | None) -> Native:
+    """Whether the existing column could become what the source gives."""
+    if existing is None:
+        return refused
+    word = refused.widen_to or (spell(column) if _text_holds(column, parse(existing.type_sql)) else "")
+    if word and existing.fixed and held_class(word) != held_class(existing.type_sql):
+        key = toml_key(column.name)
+        return replace(
+            refused,
+            note=f"the target's column is {existing.type_sql} and stays so: {existing.fixed}",
+            remedy=f'columns.{key} = "{existing.type_sql}" takes what fits it; for all, load into another table',
+            widen_to="",
+        )
+    return replace(refused, widen_to=word)
+
+
+def _text_holds(column: Column, there: Word) -> bool:
+    """Beyond what Arrow's types say: whether the canonical texts of the one are texts of the other, for every value."""
+    kind = column.logical.kind if column.logical is not None else ""
+    if kind == NUMBER:
+        return there.logical is None and (pa.types.is_integer(there.type) or pa.types.is_decimal(there.type))
+    labels = there.logical.labels if there.logical is not None and there.logical.kind == ENUM else ()
+    if kind == ENUM and column.logical is not None:
+        return bool(labels) and set(labels) < set(column.logical.labels)
+    if spell(column) == "text":
+        return bool(labels) or isinstance(there.type, pa.JsonType)
+    if pa.types.is_list(column.type) and pa.types.is_list(there.type):
+        # Among others, each number would have to be written in another way.
+        inner = column.type.value_type, there.type.value_type
+        return not any(pa.types.is_floating(one) or pa.types.is_decimal(one) for one in inner) and (
+            arrowtypes.holds_more(inner[1], inner[0])
+        )
+    return False
 
 
 def _into_numeric(column: Column, cast: str | None) -> Native:

@@ -22,9 +22,11 @@ from penstock.backends.base import (
     Receipt,
     Sink,
     StagedColumn,
+    Step,
     TableLoad,
     TargetColumn,
     TargetTable,
+    Widen,
 )
 from penstock.backends.file_load import FileLoad, FileTarget
 from penstock.backends.locks import FileLock, ProcessLock
@@ -44,9 +46,11 @@ from penstock.backends.sqlite.connect import Session, open_planning, open_target
 from penstock.backends.sqlite.dialect import MAIN, SQLiteDialect, render
 from penstock.backends.sqlite.encode import ARROW, Unfit, stored
 from penstock.backends.sqlite.read import require_main
+from penstock.backends.sqlite.rebuild import fixed
 from penstock.backends.staging import ParquetSink, StagingArea, staged_batches
 from penstock.errors import NOT_COMMITTED, DataError, PenstockError, TargetError
-from penstock.schema import Column, Ddl, TableName
+from penstock.schema import Column, Ddl, TableName, WidenColumn
+from penstock.schema.names import folded
 
 
 class SQLiteTarget(FileTarget[Session, SQLiteConfig]):
@@ -78,6 +82,13 @@ class SQLiteTarget(FileTarget[Session, SQLiteConfig]):
 
     def render(self, ddl: Ddl) -> list[str]:
         return render(ddl)
+
+    def steps(self, ddl: Sequence[Ddl]) -> list[Step]:
+        """All wider columns at once: the table may have to be made again for them."""
+        wider = tuple(one for one in ddl if isinstance(one, WidenColumn))
+        steps = super().steps([one for one in ddl if not isinstance(one, WidenColumn)])
+        shown = "\n".join(line for one in wider for line in self.render(one))
+        return [*steps, Widen(wider, shown)] if wider else steps
 
     def _as_spelled(self, session: Session, table: TableName) -> TableName:
         rows = session.query(
@@ -112,6 +123,7 @@ def _inspect(session: Session, name: TableName, pipeline: str) -> TargetTable | 
         (name.table,),
     )
     collations = _collations(session, name, [row[0] for row in rows])
+    same = fixed(session, name)
     key = [row[0] for row in sorted((row for row in rows if row[4]), key=lambda row: int(row[4]))]
     numbered = _numbered(session, name, key)
     columns = tuple(
@@ -123,6 +135,7 @@ def _inspect(session: Session, name: TableName, pipeline: str) -> TargetTable | 
             default is not None or column == numbered,
             generated=hidden in (2, 3),
             collation=collations.get(column, ""),
+            fixed=same.get(folded(column), ""),
         )
         for column, declared, required, default, _, hidden in rows
         if hidden != 1
