@@ -78,6 +78,37 @@ def test_wider_source_type(drifted: Flow) -> None:
     assert drifted.target.query(f"select max(id) from {drifted.target.schema}.items") == [(5000000000,)]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("int", "double precision"),
+        ("int", "numeric(12,2)"),
+        ("numeric(10,2)", "numeric(20,4)"),
+        ("real", "double precision"),
+    ],
+)
+def test_wider_source_type_that_is_held_in_another_way(flow: Flow, before: str, after: str) -> None:
+    """SQLite, for one, has other storage for it."""
+    flow.source.execute(
+        f"create table items (id int primary key, v {before})",
+        "insert into items values (1, 1), (2, null), (3, -2147483), (4, 0)",
+    )
+    flow.run(mode="merge")
+    flow.source.execute(f"alter table items alter column v type {after}", "insert into items values (5, 1.5)")
+    with pytest.raises(PlanRefused, match="column v") as caught:
+        flow.run(mode="merge")
+    assert 'on_drift = "evolve" would widen it to' in caught.value.remedy
+    assert flow.plan(mode="merge", on_drift="evolve").changes
+    run = flow.run(mode="merge", on_drift="evolve")
+    assert (run.inserted, run.updated) == (1, 0)
+    held = flow.target.query(f"select id, v from {flow.target.schema}.items order by id")
+    values = [(number, None if value is None else float(value)) for number, value in held]
+    assert values == [(1, 1.0), (2, None), (3, -2147483.0), (4, 0.0), (5, 1.5)]
+    assert not flow.plan(mode="merge", on_drift="evolve").changes
+    again = flow.run(mode="merge", on_drift="evolve")
+    assert (again.inserted, again.updated, again.deleted) == (0, 0, 0)
+
+
 def test_narrower_source_type_goes_into_the_wider_column(flow: Flow) -> None:
     flow.source.execute("create table items (id int primary key)", "insert into items values (1)")
     flow.target.execute(f"create table {flow.target.schema}.items (id bigint)")
