@@ -30,7 +30,15 @@ OLD = version(ID, NAME)
         (version(ID, column("title", 2)), Differences(renamed=(("name", "title"),))),
         (version(ID), Differences(dropped=("name",))),
         # Dropped and added under the same name: another column, whatever it is called.
-        (version(ID, column("name", 3)), Differences(added=(column("name", 3),), dropped=("name",))),
+        (
+            version(ID, column("name", 3, native="bigint")),
+            Differences(added=(column("name", 3, native="bigint"),), dropped=("name",)),
+        ),
+        # And of the same type: nobody can tell which of the two a change is of.
+        (
+            version(ID, column("name", 3)),
+            Differences(added=(column("name", 3),), dropped=("name",), rewritten=True),
+        ),
         (
             version(ID, column("name", 2, native="varchar(5)")),
             Differences(retyped=((NAME, column("name", 2, native="varchar(5)")),)),
