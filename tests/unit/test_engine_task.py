@@ -179,6 +179,27 @@ def test_a_full_disk_is_told_although_the_counters_are_on_it_too(
     assert job.busy(task.folder_of(run)) == []
 
 
+class Looking(Sink):
+    """Sees how far its task says that it is, as the driver does."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.seen: list[int] = []
+
+    def write(self, part: int, batches: Iterator[pa.RecordBatch]) -> Receipt:
+        for _ in batches:
+            [counter] = self.folder.glob("*.json")
+            self.seen.append(json.loads(counter.read_text())["rows"])
+        return Receipt(0, part, 6)
+
+
+def test_a_task_tells_how_far_it_is_while_it_works(run: RunContext, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(task, "COUNTER_SECONDS", 0)
+    looking = Looking(task.folder_of(run))
+    task.carry_out(run, 0, lambda: iter([batch(a=pa.array([1, 2]))] * 3), looking)
+    assert looking.seen == [0, 2, 4]
+
+
 def test_an_aborted_runs_folder_is_not_made_again(run: RunContext) -> None:
     def abort() -> Iterator[pa.RecordBatch]:
         shutil.rmtree(run.staging)
