@@ -365,6 +365,41 @@ def test_all_that_stands_in_the_way_is_told_at_once(make: Make, servers: Servers
         assert part in error.remedy, error.remedy
 
 
+def test_rows_that_a_policy_hides_are_told_before_anything_starts(make: Make, servers: Servers) -> None:
+    server = servers.start()
+    owner = PostgresHarness(server.dsn)
+    owner.execute(
+        *ITEMS,
+        "create table parts (id int primary key) partition by range (id)",
+        "create table leaf partition of parts default",
+        "create table others (id int primary key)",
+        "create role clerk login replication password 'a-secret'",
+        "grant select on all tables in schema public to clerk",
+        *(f"alter table {table} enable row level security" for table in ("items", "leaf", "others")),
+        "grant create on database postgres to clerk",
+    )
+    clerk = PostgresHarness(f"postgresql://clerk:a-secret@127.0.0.1:{server.port}/postgres")
+    stand = make("sqlite", clerk, tables=["public.items", "public.parts"])
+    error = refusal(stand)
+    assert "row security hides rows of public.items, public.parts from the user clerk" in error.why
+    assert 'alter role "clerk" with bypassrls' in error.remedy
+    assert owner.query("select 1 from pg_publication") == []
+    assert owner.query("select 1 from pg_replication_slots") == []
+    # The rest is as `prepare` asks for it; then of a table that is added by a reload, the same is told at once.
+    owner.execute(
+        *(f"alter table {table} disable row level security" for table in ("items", "leaf")),
+        *(f"alter table {table} owner to clerk" for table in ("items", "parts", "leaf", "others")),
+        "alter table others force row level security",
+    )
+    stand.start()
+    owner_stand_synced(stand, owner)
+    stand.replication = stand.replication.model_copy(update={"tables": ("public.*",)})
+    answer = stand.ask("reload")
+    assert "row security hides rows of public.others" in answer
+    owner.execute('alter role "clerk" with bypassrls')
+    assert stand.ask("reload").startswith("1 table added")
+
+
 def test_no_free_slot_is_found_before_anything_starts(make: Make, servers: Servers) -> None:
     server = servers.start(max_replication_slots="1")
     owner = PostgresHarness(server.dsn)

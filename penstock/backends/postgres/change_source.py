@@ -248,7 +248,9 @@ class PostgresChangeSource(ChangeSource):
 
     def change(self, tables: Sequence[TableRequest]) -> None:
         published = self._look(tables)
-        found = option_findings(self._session, published)
+        known = {table.name for table in self._published}
+        new = [table for table in published if table.name not in known]
+        found = [*option_findings(self._session, published), *requirements.policy_findings(self._session, new)]
         if found:
             raise PlanRefused(
                 "the tables cannot be published so",

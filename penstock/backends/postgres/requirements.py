@@ -55,6 +55,7 @@ class _Rights:
     schema: bool
     select: bool
     owner: bool
+    hidden: bool  # by a policy, of its own or of a partition's: their rows are read one by one
 
 
 def findings(session: DriverSession, names: LogNames, tables: Sequence[PublishedTable]) -> list[Finding]:
@@ -117,7 +118,21 @@ def _of_the_tables(session: DriverSession, tables: Sequence[PublishedTable]) -> 
             found.append(
                 Finding(f"table {one.table.name} cannot be read", f"grant select on {qualified(one.table.name)}")
             )
-    return found
+    return found + policy_findings(session, tables)
+
+
+def policy_findings(session: DriverSession, tables: Sequence[PublishedTable]) -> list[Finding]:
+    """Tables whose rows the user sees only as a policy lets it: the log has all of them, the copy would not."""
+    hidden = [str(one.table.name) for one in _rights(session, tables) if one.hidden]
+    if not hidden:
+        return []
+    [(user,)] = session.query("select current_user::text")
+    return [
+        Finding(
+            f"row security hides rows of {', '.join(hidden)} from the user {user}",
+            f"alter role {identifier(user)} with bypassrls; or read as the tables' owner, where it is not forced on it",
+        )
+    ]
 
 
 def _of_the_publications(
@@ -146,7 +161,9 @@ def _of_the_publications(
 def _rights(session: DriverSession, tables: Sequence[PublishedTable]) -> list[_Rights]:
     rows = session.query(
         "select o.oid::int8, has_schema_privilege(c.relnamespace, 'usage'), has_table_privilege(c.oid, 'select'),"
-        " pg_has_role(c.relowner, 'usage') from unnest(%s::oid[]) as o(oid) join pg_class c on c.oid = o.oid",
+        " pg_has_role(c.relowner, 'usage'), row_security_active(c.oid)"
+        " or exists (select from pg_partition_tree(c.oid) as p where row_security_active(p.relid))"
+        " from unnest(%s::oid[]) as o(oid) join pg_class c on c.oid = o.oid",
         ([table.oid for table in tables],),
     )
     by_oid = {oid: rights for oid, *rights in rows}
@@ -159,6 +176,8 @@ def statements(session: DriverSession, names: LogNames, tables: Sequence[Publish
     user = identifier(server.user)
     made = [f"alter role {user} with replication"] if not server.may_replicate else []
     rights = _rights(session, tables)
+    if any(one.hidden for one in rights):
+        made.append(f"alter role {user} with bypassrls")
     schemas = sorted({one.table.name.schema or "" for one in rights if not one.schema})
     made += [f"grant usage on schema {identifier(schema)} to {user}" for schema in schemas]
     made += [f"grant select on table {qualified(one.table.name)} to {user}" for one in rights if not one.select]
