@@ -305,6 +305,11 @@ class ReadsChanges(ABC):
         self, config: ConnectionConfig, names: LogNames, tables: Sequence[TableRequest]
     ) -> ChangeSource: ...
 
+    def written_by(self, config: ConnectionConfig, replication: str) -> Mapping[TableName, str]:
+        """Tables there that a replication fills, this one or any other, each with whose it is."""
+        del config, replication
+        return {}
+
     def left_at_source(self, names: LogNames) -> list[str]:
         """The statements that take back what a replication has made there, for a server that is not reached."""
         del names

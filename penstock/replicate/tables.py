@@ -14,10 +14,13 @@ from penstock.backends.changelog.config import ChangelogConfig
 from penstock.backends.registry import backend
 from penstock.errors import ConfigError, PlanRefused, Unsupported
 from penstock.load.flush import Replica
+from penstock.observe import logs
 from penstock.project.model import Project
 from penstock.project.patterns import Pattern, clash, match_tables
 from penstock.project.replications import Replication, TableOptions
 from penstock.schema import Schema, TableName
+
+log = logs.Log("replicate")
 
 HIDDEN = "_penstock_copy_"
 SHOWN = 5  # tables that an error names
@@ -111,9 +114,14 @@ def requests(project: Project, replication: Replication, ends: Ends) -> list[Tab
             remedy=f"`penstock tables list {replication.source}` shows what is there",
             place=replication.place,
         )
+    exact = [pattern for text in replication.tables if (pattern := Pattern.parse(text.removeprefix("!"))).exact]
+    literal = {name for name in names if any(one.fits(name) for one in exact)}
+    ours = _filled(replication, ends, [name for name in names if name not in literal])
+    names = [name for name in names if name not in ours]
     if not names:
         raise ConfigError(
             f"no table fits {', '.join(replication.tables)}",
+            why="what fits is filled by replications: name it letter by letter" if ours else "",
             remedy=f"`penstock tables list {replication.source}` shows what is there",
             place=replication.place,
         )
@@ -137,11 +145,19 @@ def requests(project: Project, replication: Replication, ends: Ends) -> list[Tab
             place=replication.place,
         )
     del project
-    exact = [pattern for text in replication.tables if (pattern := Pattern.parse(text.removeprefix("!"))).exact]
-    return [
-        _request(name, options.get(name, TableOptions()), literal=any(one.fits(name) for one in exact))
-        for name in names
-    ]
+    return [_request(name, options.get(name, TableOptions()), literal=name in literal) for name in names]
+
+
+def _filled(replication: Replication, ends: Ends, names: Sequence[TableName]) -> set[TableName]:
+    """Tables of these that replications fill: one that took them for its own would go round in circles."""
+    assert isinstance(ends.source_backend, ReadsChanges)  # noqa: S101  asked when they were found
+    written = ends.source_backend.written_by(ends.source, replication.name)
+    for name in names:
+        if written.get(name, replication.name) != replication.name:
+            why = f"replication {written[name]} fills it"
+            remedy = "name it letter by letter if it shall be replicated on"
+            log.warning("a table is left out", replication=replication.name, table=str(name), why=why, remedy=remedy)
+    return {name for name in names if name in written or name.table.startswith(HIDDEN)}
 
 
 def _request(name: TableName, options: TableOptions, *, literal: bool) -> TableRequest:

@@ -14,6 +14,7 @@ from penstock.engine.task import Work
 from penstock.errors import ConfigError, PlanRefused
 from penstock.project import Project
 from penstock.project.replications import TableOptions
+from penstock.replicate.removal import remove
 from tests.conformance.harness import PostgresHarness
 from tests.replication.conftest import TARGETS
 from tests.replication.servers import Servers
@@ -409,6 +410,46 @@ def test_no_free_slot_is_found_before_anything_starts(make: Make, servers: Serve
     assert "all 1 replication slots are taken" in error.why
     assert "max_replication_slots" in error.remedy
     assert owner.query("select 1 from pg_publication") == []
+
+
+def test_tables_that_replications_fill_fit_no_pattern(make: Make) -> None:
+    stand = make("postgres", tables=["*.*"], target_schema="mirror", metadata_columns=False)
+    stand.source.execute(*ITEMS)
+    stand.target = stand.source
+    mirrored = "select count(*), max(name) from mirror.items"
+    stand.start()
+    stand.sync()
+    for change in ("delete from items where id > 2", "insert into items values (7, 'x')"):
+        stand.stop()
+        stand.source.execute(change)
+        stand.start()
+        stand.sync()
+        assert stand.ask("reload") == "0 tables added, 0 removed"
+    assert stand.source.query(mirrored) == [(3, "x")]
+    # Nor those of another one, or of this one once it was removed.
+    other = make("sqlite", stand.source, tables=["*.items"])
+    other.start()
+    other.sync()
+    assert other.seen is not None
+    assert list(other.seen["tables"]) == ["public.items"]
+    other.stop()
+    stand.stop()
+    remove(stand.project(), stand.replication, source=True, target=True)
+    stand.source.execute("create table others (id int primary key)")
+    stand.start()
+    stand.sync()
+    assert stand.seen is not None
+    assert list(stand.seen["tables"]) == ["public.items", "public.others"]
+    # What is named letter by letter is meant.
+    stand.stop()
+    other.replication = other.replication.model_copy(update={"tables": ("mirror.items", "mirror.*")})
+    other.start()
+    other.sync()
+    assert list(other.seen["tables"]) == ["mirror.items"]
+    stand.start()
+    stand.sync()
+    other.sync()
+    assert other.target.query("select count(*), max(name) from items") == [(3, "x")]
 
 
 def test_a_table_is_never_replicated_into_itself(make: Make) -> None:

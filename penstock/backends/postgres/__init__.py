@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import pyarrow as pa
 
@@ -53,6 +53,16 @@ _READS_ALIKE = (
      " 'transform_null_equals')"),
 )  # fmt: skip
 PROBE = "penstock"
+_REMEMBERED = """
+select c.relname::text from pg_class c join pg_namespace n on n.oid = c.relnamespace
+where n.nspname = '_penstock' and c.relname in ('replicated', 'tables')
+  and has_schema_privilege(n.oid, 'usage') and has_table_privilege(c.oid, 'select')
+"""
+# What is remembered of a table that was let go tells that it was ours.
+_WRITTEN = {
+    "tables": "select target, pipeline from _penstock.tables where pipeline = %s",
+    "replicated": "select target, replication from _penstock.replicated order by replication = %s",
+}
 
 
 class PostgresBackend(Backend, ReadsChanges, ReadsTexts, AppliesChanges):
@@ -79,6 +89,16 @@ class PostgresBackend(Backend, ReadsChanges, ReadsTexts, AppliesChanges):
         from penstock.backends.postgres.apply import PostgresApplier
 
         return PostgresApplier(_mine(config), replication)
+
+    def written_by(self, config: ConnectionConfig, replication: str) -> Mapping[TableName, str]:
+        conninfo = _mine(config).conninfo()
+        with open_session(conninfo, PROBE, (("search_path", "pg_catalog"),)) as connection:
+            session = DriverSession(connection, conninfo)
+            known = {name for (name,) in session.query(_REMEMBERED)}
+            rows = [
+                row for name, sql in _WRITTEN.items() if name in known for row in session.query(sql, (replication,))
+            ]
+        return {TableName.parse(target): name for target, name in rows}
 
     def left_at_source(self, names: LogNames) -> list[str]:
         from penstock.backends.postgres.publications import removal
