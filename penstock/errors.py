@@ -192,6 +192,10 @@ class StagingLost(PenstockError):
     usual_remedy = AGAIN
 
 
+COPY_TABLE_AGAIN = "copy the table again: `penstock replications resync NAME TABLE`"
+CONSTRAINED = "correct the values at the source; or, of a constraint that the target alone has, {} it there"
+
+
 class DataError(PenstockError):
     """A value that the target's column cannot hold, or keys that are null or double."""
 

@@ -28,6 +28,7 @@ from penstock.backends.base import (
     Window,
 )
 from penstock.errors import (
+    COPY_TABLE_AGAIN,
     DataError,
     PenstockError,
     PlanStale,
@@ -170,6 +171,14 @@ def _execute(session: SqlSession, load: TableLoad, step: Execute) -> int:
         return session.execute(step.sql)
     wanted = int(session.query(step.touches)[0][0])
     touched = session.execute(step.sql)
+    if touched != wanted and step.lacking:
+        raise TargetError(
+            "the target did not take every row",
+            why=f"a statement had {wanted} rows to write and wrote {touched}: {step.lacking}",
+            kept="nothing was committed",
+            remedy=COPY_TABLE_AGAIN,
+            place=str(load.table),
+        )
     if touched != wanted:
         # A trigger that answers NULL leaves its row out, and the statement succeeds all the same.
         raise TargetError(

@@ -90,13 +90,14 @@ class Execute:
 
     If it fails and one of `diagnose` finds rows, that check's error is raised instead of the
     driver's. `touches` counts, before it, the rows that it must touch: another number afterwards
-    ends the load.
+    ends the load, for a trigger has left some out, or else for what `lacking` says.
     """
 
     sql: str
     counts: Figure | Literal[""] = ""
     diagnose: tuple[Check, ...] = ()
     touches: str = ""
+    lacking: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 from penstock.backends.applier import DELETES, ORIGIN, UPSERTS
 from penstock.backends.base import Check, Dialect, Execute, StagedColumn, Step
+from penstock.errors import COPY_TABLE_AGAIN
 from penstock.schema import ColumnDef, TableName
 
 FILLED = "_penstock_filled"
@@ -172,7 +173,7 @@ class _Flush:
             + f" from {rows} where ({lacking}) and t.{first} is null) as lost limit 3",
             "a change brings only a part of a row that the target does not have",
             why="the source sends no value that has not changed, and the row it belongs to is not there",
-            remedy="copy the table again: `penstock replications resync NAME TABLE`",
+            remedy=COPY_TABLE_AGAIN,
             lacking=True,
         )
         return [missing, Execute(f"create temporary table {FILLED} as\nselect {self._values()}\nfrom {rows}")]
@@ -225,7 +226,11 @@ class _Flush:
                 f" from (select {values}, d.{TIMES} from {self._deletes} as d) as v"
             ),
             # A row that is not there, or not as often, would be lost in silence.
-            Execute(change, "deleted", touches=f"select coalesce(sum({TIMES}), 0) from {GONE}"),
+            Execute(
+                *(change, "deleted"),
+                touches=f"select coalesce(sum({TIMES}), 0) from {GONE}",
+                lacking="rows that go are not there as often, or a trigger keeps them",
+            ),
             Execute(f"drop table {GONE}"),
         ]
 

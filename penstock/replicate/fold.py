@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from penstock.backends.changes import DELETE, INSERT, TRUNCATE, UPDATE, VALUE, ChangedColumn, TableVersion
-from penstock.errors import DataError
+from penstock.errors import COPY_TABLE_AGAIN, DataError
 
 # The texts of a key column, changed so that they are equal where the source calls the values equal.
 Normal = Callable[[ChangedColumn, pa.Array], pa.Array]
@@ -259,7 +259,7 @@ class _Events:
             why="a row is changed after it was deleted, or inserted where one is",
             place=str(self._version.table),
             keys=(key,),
-            remedy="copy the table again: `penstock replications resync NAME TABLE`",
+            remedy=COPY_TABLE_AGAIN,
         )
 
 

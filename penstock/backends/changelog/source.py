@@ -33,7 +33,7 @@ from penstock.backends.changelog.config import ChangelogConfig
 from penstock.backends.changelog.snapshots import Snapshot, Snapshots, read_piece
 from penstock.backends.changes import ChangedColumn, Position, TableVersion
 from penstock.backends.registry import backend
-from penstock.errors import PlanRefused, SourceError, Unsupported
+from penstock.errors import COPY_TABLE_AGAIN, PlanRefused, SourceError, Unsupported
 from penstock.observe.failpoints import failpoint
 from penstock.schema import Column, Schema, TableName
 from penstock.schema.words import parse
@@ -283,7 +283,7 @@ class ChangelogSource(ChangeSource):
         if not found:
             raise SourceError(
                 f"the copy of {table} is gone from the log",
-                remedy="copy the table again: `penstock replications resync NAME TABLE`",
+                remedy=COPY_TABLE_AGAIN,
                 place=str(table),
             )
         return PiecePartition(self._snapshots.folder / piece["file"], piece["crc"], found[0].version, tuple(columns))

@@ -26,6 +26,7 @@ from penstock.backends.duckdb.config import DuckDBConfig
 from penstock.backends.duckdb.inmemory import database
 from penstock.backends.file_load import FileSession
 from penstock.errors import (
+    CONSTRAINED,
     NOT_COMMITTED,
     ConnectionFailed,
     DataError,
@@ -287,7 +288,8 @@ def translate(error: duckdb.Error, side: str, what: str, place: str = "") -> Pen
         named = _SAFE_CONSTRAINTS.search(text)
         why = named[1] if named else _without_values(_first_line(text))
         keys = tuple(_KEY.findall(text)) if named is None else ()
-        return DataError("a constraint of the target is violated", why=why, keys=keys, kept=NOT_COMMITTED, place=place)
+        what, remedy = "a constraint of the target is violated", CONSTRAINED.format("drop")
+        return DataError(what, why=why, keys=keys, kept=NOT_COMMITTED, remedy=remedy, place=place)
     if isinstance(error, duckdb.DataError):
         to = _TYPE.search(text)
         why = f"a value does not fit {to[1]}" if to else "a value could not be converted"

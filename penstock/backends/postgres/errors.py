@@ -14,6 +14,7 @@ import psycopg
 
 from penstock.backends.postgres.config import Conninfo
 from penstock.errors import (
+    CONSTRAINED,
     NOT_COMMITTED,
     ConnectionFailed,
     DataError,
@@ -202,7 +203,7 @@ def refused(
                 place=place,
                 remedy="let the load make them: partition_by; or make one by hand, or a DEFAULT one for the rest",
             )
-        return DataError("a value does not fit", why=why, place=place)
+        return DataError("a value does not fit", why=_with_constraint(why, error), place=place, remedy=_remedy(state))
     if state.startswith("53"):
         return (NotNow if side is TargetError else side)(
             "the server is out of resources",
@@ -248,6 +249,19 @@ def refused(
         position = _position(error)
         why = f"{why}\n{marked(statement.text, position - statement.offset if position else None)}"
     return side("the server refuses the statement", why=why, place=place)
+
+
+def _with_constraint(why: str, error: BaseException) -> str:
+    """And the constraint's name, which is no value."""
+    name = _field(error, "constraint_name")
+    return f"{why}: {name} of {_field(error, 'table_name')}" if name else why
+
+
+def _remedy(state: str) -> str:
+    if not state.startswith("23"):
+        return ""
+    once = state in ("23505", "23P01")  # rows may have changed values with each other
+    return CONSTRAINED.format("make it deferrable (initially deferred) or drop" if once else "drop")
 
 
 def marked(statement: str, position: int | None) -> str:

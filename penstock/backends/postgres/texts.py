@@ -17,7 +17,7 @@ from penstock.backends.calendars import text_date, text_timestamp
 from penstock.backends.changes import ChangedColumn, TableVersion
 from penstock.backends.postgres.decode import row_keys
 from penstock.backends.postgres.types import BACKEND
-from penstock.errors import BeyondArrow, SourceError
+from penstock.errors import COPY_TABLE_AGAIN, BeyondArrow, SourceError
 from penstock.schema import Column, Schema
 
 _SPECIAL = "^-?(NaN|Infinity)$"
@@ -47,7 +47,7 @@ def values(text: pa.Array, column: Column, rows: pa.RecordBatch | pa.Table, keys
         raise SourceError(
             f"the log has a text for column {column.name!r} that is no {column.describe()}",
             why=f"it cannot be read as {column.type}",
-            remedy="copy the table again: `penstock replications resync NAME TABLE`",
+            remedy=COPY_TABLE_AGAIN,
         ) from error
 
 

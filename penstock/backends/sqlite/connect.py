@@ -29,6 +29,7 @@ from penstock.backends.sqlite.config import SQLiteConfig
 from penstock.backends.sqlite.inmemory import uri
 from penstock.backends.sqlite.rebuild import widen
 from penstock.errors import (
+    CONSTRAINED,
     NOT_COMMITTED,
     ConnectionFailed,
     DataError,
@@ -331,7 +332,8 @@ def translate(error: Exception, config: SQLiteConfig, side: str, what: str) -> P
         remedy = "free space on the file's disk and in TMPDIR, or point staging elsewhere"
         return NotNow("the disk is full", why=said, kept=NOT_COMMITTED, remedy=remedy)
     if isinstance(error, IntegrityError):
-        return DataError("a constraint of the target is violated", why=said, kept=NOT_COMMITTED)
+        remedy = CONSTRAINED.format("drop")
+        return DataError("a constraint of the target is violated", why=said, kept=NOT_COMMITTED, remedy=remedy)
     return cls(what, why=said, kept=NOT_COMMITTED)
 
 
