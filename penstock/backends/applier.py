@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from abc import abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -83,6 +83,12 @@ class SqlApplier(Applier):
     @abstractmethod
     def exists(self, session: SqlSession, table: TableName) -> bool: ...
 
+    def defer(self, session: SqlSession) -> None:
+        """Let constraints be checked at the end of the flush, which has all rows of all tables."""
+
+    def settle(self, session: SqlSession, tables: Mapping[TableName, TableName]) -> None:
+        """Check what was put off, before COMMIT would; raises `TableFailed` with the source's own name of a table."""
+
     def has_table(self, table: TableName) -> bool:
         with self.session() as session:
             return self.exists(session, table)
@@ -139,8 +145,11 @@ class SqlApplier(Applier):
         with self.session() as session:
             self._fence(session, flush)
             failpoint("flush.fenced")
-            counts = Counts()
+            counts, brought = Counts(), dict[TableName, TableName]()
             for table in flush.tables:
+                if not brought:
+                    self.defer(session)
+                brought[table.load.table] = table.source
                 try:
                     self._bring_in(session, table, counts)
                 except PenstockError as error:
@@ -148,6 +157,8 @@ class SqlApplier(Applier):
                     if error.passing:
                         raise
                     raise TableFailed(table.source, error) from error
+            if brought:
+                self.settle(session, brought)
             self._write_states(session, flush)
             failpoint("flush.loaded")
             # If we die before the commit, the target has nothing of the flush; after it, all, and says so.

@@ -150,6 +150,10 @@ class Applier(ABC):
         """
         return None
 
+    def silence(self) -> bool:
+        """From now on let the triggers of the target's tables not fire in flushes, where it may; whether it does."""
+        return False
+
     @abstractmethod
     def has_table(self, table: TableName) -> bool: ...
 

@@ -108,8 +108,9 @@ def prepare(
     name: NameArgument,
     only_print: Annotated[bool, typer.Option("--print", help="Print the statements, for a DBA to run.")] = False,
 ) -> None:
-    """Check the source, and print what must be run there; without --print, run it."""
+    """Check both ends, and print what must be run at the source; without --print, run it."""
     from penstock.cli.views import replications as view
+    from penstock.replicate.reacting import prepared
     from penstock.replicate.tables import ends_of, requests
 
     project = context.of(ctx).project()
@@ -117,9 +118,10 @@ def prepare(
     ends = ends_of(project, replication)
     source = ends.change_source(replication, requests(project, replication, ends))
     try:
-        found = source.findings()
+        refused, warned = prepared(project, replication, ends, source)
+        found = source.findings() + refused
         statements = source.prepare()
-        view.show_prepared(found, statements, printed=only_print)
+        view.show_prepared(found, statements, warned, printed=only_print)
         if not only_print and not found:
             source.publish()
     finally:

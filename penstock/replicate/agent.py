@@ -381,6 +381,15 @@ class Agent:
             self._error = str(error)
         else:
             self._error = ""
+        self._judge()
+
+    def _judge(self) -> None:
+        """What the target's tables do by themselves; one that does not answer is a matter of the flushes."""
+        try:
+            self._at.judge("streaming", "catching up")  # what is copied is judged before it joins
+        except PenstockError as error:
+            if not self._may_pass(error):
+                raise
 
     def _has_passed(self, until: int) -> bool:
         whole = all(state.phase in ("streaming", "failed") for state in self._at.ledger.tables())
@@ -469,6 +478,7 @@ class Agent:
             self._circuits.to_record(),
             self._lag_seconds(),
             self._at.watch.altered,
+            self._at.reacting.warnings,
         )
 
     def _lag_seconds(self) -> float:

@@ -27,6 +27,7 @@ from penstock.replicate.evolve import Evolver, TableRewritten
 from penstock.replicate.flushing import Flushing, due, fresh_copy
 from penstock.replicate.folding import Prepare, SparkFolder, prepare_here
 from penstock.replicate.ledger import Ledger
+from penstock.replicate.reacting import Reacting
 from penstock.replicate.reread import Moments
 from penstock.replicate.tables import Kept
 from penstock.schema import TableName
@@ -50,11 +51,13 @@ class Flusher(Flushing):
         dialect: Dialect,
         evolver: Evolver,
         folder: SparkFolder,
+        reacting: Reacting,
     ) -> None:
         super().__init__(replication, source, ledger, buffer, kept)
         self._dialect = dialect
         self._evolver = evolver
         self._folder = folder
+        self._reacting = reacting
         self._moments = Moments(source)
         self._ahead = Ahead()
 
@@ -300,6 +303,9 @@ class Flusher(Flushing):
             state, phase="streaming", position=None, hidden="", copy="", reason="", remedy="", attempts=attempts
         )
         flushes: list[TableFlush] = []
+        refused = self._refusal(state) if state.hidden else None
+        if refused is not None:
+            raise TableFailed(state.source, refused)  # it has come to be so during the copy
         if state.hidden:
             hidden = TableName(kept.replica.table.schema, state.hidden)
             conformed = self._evolver.conform(kept)
@@ -310,6 +316,10 @@ class Flusher(Flushing):
         failpoint("replicate.joined")
 
     # ------------------------------------------------------------ trouble
+
+    def _refusal(self, state: TableState) -> PenstockError | None:
+        kept = self._kept.get(state.source)
+        return self._reacting.refusal(kept) if kept is not None else None
 
     def _isolate(self, failed: TableFailed) -> None:
         """One table's trouble is its own."""

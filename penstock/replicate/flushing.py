@@ -10,7 +10,7 @@ from datetime import UTC, datetime, timedelta
 from penstock.backends.change_source import ChangeSource
 from penstock.backends.change_target import TableState
 from penstock.backends.changes import Position, Segment, TableVersion
-from penstock.errors import Kind, PenstockError
+from penstock.errors import DataError, Kind, PenstockError
 from penstock.observe import logs
 from penstock.project.replications import Replication
 from penstock.replicate.buffer import Buffer
@@ -69,9 +69,10 @@ class Flushing(ABC):
         self.failure = error  # before others can see that it has failed
         name = self._replication.name
         log.warning("a table has failed", replication=name, table=str(state.source), what=error.what, why=error.why)
-        self._ledger.save(self._failed(state, error))
+        self._ledger.save(self.failed(state, error))
 
-    def _failed(self, state: TableState, error: PenstockError) -> TableState:
+    def failed(self, state: TableState, error: PenstockError) -> TableState:
+        """The state of a table that is left alone from now on, until it is tried again."""
         wait = backoff(state.attempts, *RETRY_SECONDS)
         streamed = state.phase == "streaming"
         return replace(
@@ -89,14 +90,26 @@ class Flushing(ABC):
     def _remedy(self, state: TableState, error: PenstockError) -> str:
         """Of a value that the target does not hold, what a replication can do: it has no casts, as pipelines have."""
         again = f"`penstock replications resync {self._replication.name} {state.source}`"
-        if error.kind is Kind.DATA and "columns" in error.remedy:
+        cast = "columns" in error.remedy or error.remedy == DataError.usual_remedy
+        if error.kind is Kind.DATA and cast:
             return f"correct the value at the source, or leave the column out (`exclude`), then {again}"
         return error.remedy.replace("`penstock replications resync NAME TABLE`", again)
 
     def _try_again(self, *states: TableState) -> bool:
         """From where each failed: in its hidden table, or, as others may see, in its own."""
-        self._ledger.save(*(replace(state, phase=state.failed_in) for state in states))  # type: ignore[arg-type]  # one of the phases
+        for state in states:
+            again = replace(state, phase=state.failed_in)  # type: ignore[arg-type]  # one of the phases
+            error = self._refusal(again)
+            if error is None:
+                self._ledger.save(again)
+            else:
+                self.fail(again, error)
         return True
+
+    def _refusal(self, state: TableState) -> PenstockError | None:
+        """Why its table of the target must not be written to as it is now."""
+        del state
+        return None
 
     def try_all(self) -> bool:
         """Every table that has failed, whatever its own time is."""

@@ -31,11 +31,14 @@ from penstock.replicate.folding import FoldPiece, SparkFolder
 from penstock.replicate.health import Obstructed, dropped_copies, lost_buffer, obstacle, recopies
 from penstock.replicate.ledger import Ledger
 from penstock.replicate.logged import LogCopier, LogFlusher, kept_in_log
+from penstock.replicate.reacting import Reacting
 from penstock.replicate.tables import Ends, Kept, log_names, requests
 from penstock.replicate.watch import Watch
 from penstock.schema import TableName
 
 log = logs.Log("replicate")
+
+PHASES = ("waiting", "copying", "catching up", "streaming")  # of tables that are written to, or will be
 
 
 class SourceSide:
@@ -88,6 +91,7 @@ class Opened:
         self._lasting = applier.lasting
         self._same_kind = self.source.texts_of == applier.texts_of
         self.ledger = Ledger(applier)
+        self.reacting = Reacting(replication, self.target, applier)
         self.kept = {name: self._planned(table) for name, table in tables.items()}
         self.buffer = self._buffered()
         self.flusher = self._flushes()
@@ -121,7 +125,7 @@ class Opened:
             raise PlanRefused("this target takes no changes", kept="nothing was touched", place=replication.place)
         evolver = Evolver(replication.name, source, self.target, dialect, same_kind=self._same_kind)
         folder = SparkFolder(self._side.project.root / ".penstock", replication.name, source.texts_of, self._run_pieces)
-        return Flusher(replication, source, ledger, buffer, self.kept, dialect, evolver, folder)
+        return Flusher(replication, source, ledger, buffer, self.kept, dialect, evolver, folder, self.reacting)
 
     def _run_pieces(self, pieces: Sequence[FoldPiece], run: RunContext) -> list[Receipt]:
         return self._stage(self._side.project, pieces, run)
@@ -189,9 +193,11 @@ class Opened:
         gone = [name for name in self.kept if name not in tables]
         for name in new:
             self.kept[name] = self._planned(tables[name])
-        self.ledger.commit(states=[self._fresh(name) for name in new], forgotten=gone)
+        # At once: behind this commit, the thread of the copies goes on with what waits for it.
+        self.ledger.commit(states=[self._fresh_and_judged(name) for name in new], forgotten=gone)
         for name in gone:
             del self.kept[name]
+            self.reacting.forget(name)
         return len(new), len(gone)
 
     # ------------------------------------------------------------ the beginning
@@ -207,6 +213,7 @@ class Opened:
                 kept="nothing was touched",
                 remedy=f"move the folder away, or `penstock replications resync {self._side.replication.name}`",
             )
+        self.reacting.require(self.kept)
         return self._from_here()
 
     def _from_here(self) -> CopyMoment:
@@ -217,10 +224,15 @@ class Opened:
         failpoint("replicate.slot")
         self.ledger.commit(after=moment.position, states=[self._fresh(name) for name in self.kept])
         failpoint("replicate.begun")
+        self.judge(*PHASES)
         return moment
 
     def _fresh(self, name: TableName) -> TableState:
         return first_state(self._side.replication, self.kept[name], self.target, self._outlines.get(name, ""))
+
+    def _fresh_and_judged(self, name: TableName) -> TableState:
+        state, error = self._fresh(name), self.reacting.refusal(self.kept[name])
+        return state if error is None else self.flusher.failed(state, error)
 
     def resume(self) -> CopyMoment | None:
         """A later start: the log must go on where the buffer ends."""
@@ -243,7 +255,15 @@ class Opened:
         if new or gone:
             self.ledger.commit(states=new, forgotten=gone)
         self.watch.look(self.source)
+        self.judge(*PHASES)
         return None
+
+    def judge(self, *phases: str) -> None:
+        """Look at the target's tables: those of these phases that must not be written to as they are have failed."""
+        states = {state.source: state for state in self.ledger.tables() if state.source in self.kept}
+        judged = [name for name, state in states.items() if state.phase in phases]
+        for name, error in self.reacting.refusals({name: self.kept[name] for name in judged}).items():
+            self.flusher.fail(states[name], error)
 
     def _begin_again(self) -> CopyMoment:
         """Every table anew, from a new slot on; what others see of each stays until its copy joins."""

@@ -8,6 +8,7 @@ from typing import Any
 
 from penstock.backends.change_target import TableState
 from penstock.backends.changes import Position
+from penstock.replicate.reacting import Warned
 from penstock.schema import TableName
 
 
@@ -31,6 +32,8 @@ class Status:
     lag_seconds: float = 0.0  # since the first commit that was captured and is not applied
     altered: frozenset[TableName] = frozenset()  # whose form at the source no change has told of yet
 
+    warnings: tuple[Warned, ...] = ()  # of tables of the target that are written to all the same
+
     @property
     def lag_bytes(self) -> int:
         return max(0, self.source_end - self.position.end) if self.position is not None else 0
@@ -45,6 +48,7 @@ class Status:
             "remedy": self.remedy,
             "waiting": self.waiting,
             "circuits": dict(self.circuits),
+            "warnings": [{"table": str(one.table), "what": one.what, "remedy": one.remedy} for one in self.warnings],
             "tables": [
                 {
                     "table": str(state.source),

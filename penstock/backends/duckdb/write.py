@@ -6,7 +6,7 @@ cursor of its own.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import duckdb
@@ -24,12 +24,13 @@ from penstock.backends.base import (
     TargetColumn,
     TargetTable,
 )
-from penstock.backends.duckdb import types
+from penstock.backends.duckdb import reactions, types
 from penstock.backends.duckdb.config import DuckDBConfig
 from penstock.backends.duckdb.connect import OutOfMemory, Session, mapped, open_file
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal, render, same_name
 from penstock.backends.file_load import FileLoad, FileTarget
 from penstock.backends.locks import FileLock, ProcessLock
+from penstock.backends.reactions import Reaction, Reacts
 from penstock.backends.sql import (
     check_format,
     check_staged,
@@ -45,7 +46,7 @@ from penstock.schema.names import folded
 log = logs.Log("duckdb")
 
 
-class DuckDBTarget(FileTarget[Session, DuckDBConfig]):
+class DuckDBTarget(FileTarget[Session, DuckDBConfig], Reacts):
     """A DuckDB file as a target. Planning opens it read-only, for one question at a time."""
 
     dialect = DuckDBDialect()
@@ -95,6 +96,19 @@ class DuckDBTarget(FileTarget[Session, DuckDBConfig]):
             return None
         with session:
             return _inspect(session, self._as_spelled(session, table), self._run.pipeline)
+
+    def reactions(
+        self, tables: Mapping[TableName, Sequence[str]], *, silenced: bool
+    ) -> dict[TableName, list[Reaction]]:
+        del silenced  # there is nothing that could be
+        session = self._read()
+        if session is None:
+            return {}
+        with session:
+            return {
+                table: reactions.reactions(session, self._as_spelled(session, table), keys)
+                for table, keys in tables.items()
+            }
 
     def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
         return types.native(column, existing, cast)

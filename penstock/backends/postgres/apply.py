@@ -5,7 +5,7 @@ The texts are those that a Postgres has printed: this one reads each as the valu
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
 import psycopg
@@ -13,6 +13,8 @@ import pyarrow as pa
 import pyarrow.csv
 
 from penstock.backends.applier import MISSING, SqlApplier, ledger_tables, staged_as
+from penstock.backends.change_target import TableFailed
+from penstock.backends.postgres import reactions
 from penstock.backends.postgres.ahead import ReadAhead
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import identifier
@@ -24,7 +26,7 @@ from penstock.backends.postgres.native import staging_type
 from penstock.backends.postgres.types import BACKEND
 from penstock.backends.sql import SqlSession, ensure_catalog
 from penstock.backends.steps import TableLoad
-from penstock.errors import PlanRefused, TargetError
+from penstock.errors import PenstockError, PlanRefused, TargetError
 from penstock.schema import TableName
 
 # Types that COPY reads from text as a cast does, and that are smaller and sooner compared than their texts.
@@ -37,6 +39,19 @@ _TYPES = {pa.bool_(): "boolean", pa.int64(): "bigint", pa.timestamp("us", "UTC")
 MOST_STAGES = 64
 TEXT_BYTES = 2 * 1024 * 1024  # of rows that are made into text together
 OLDEST_SERVER = 150_000  # that has MERGE
+_BLAMED = """
+with named as (
+  select c.oid from pg_catalog.pg_class c join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+  where n.nspname = %s and c.relname = %s
+), kin as (
+  select oid from named union select relid from named, pg_catalog.pg_partition_ancestors(named.oid)
+), known as (
+  select oid from kin union
+  select confrelid from pg_catalog.pg_constraint where conrelid in (select oid from kin) and conname = %s
+)
+select n.nspname::pg_catalog.text, c.relname::pg_catalog.text from known
+  join pg_catalog.pg_class c on c.oid = known.oid join pg_catalog.pg_namespace n on n.oid = c.relnamespace
+"""
 _OPTIONS = pyarrow.csv.WriteOptions(include_header=False, quoting_style="all_valid")
 
 
@@ -65,6 +80,7 @@ class PostgresApplier(SqlApplier):
             )
         self._stages: dict[str, None] = {}  # that are there, the longest unused first; perhaps more than are
         self._filled: set[str] = set()  # in this transaction
+        self._silent = False  # no trigger of the target's tables fires: see `reactions`
         with self._session.atomic():
             # Two that are the first to write here must not make them twice.
             self._session.execute("select pg_catalog.pg_advisory_xact_lock(%s)", (lock_key("catalog"),))
@@ -77,6 +93,42 @@ class PostgresApplier(SqlApplier):
         self._filled.clear()
         with self._session.atomic():
             yield self._session
+
+    def silence(self) -> bool:
+        if not self._silent:
+            with self._session.atomic():
+                self._silent = reactions.silence(self._session)
+            if self._silent:
+                self._session.keep(*reactions.ROLE)
+        return self._silent
+
+    def defer(self, session: SqlSession) -> None:
+        # As replica nothing deferrable is checked at all.
+        if not self._silent:
+            session.execute("set constraints all deferred")
+
+    def settle(self, session: SqlSession, tables: Mapping[TableName, TableName]) -> None:
+        if self._silent:
+            return
+        try:
+            with self._session.atomic():  # a savepoint: the catalog is asked afterwards
+                session.execute("set constraints all immediate")
+        except PenstockError as error:
+            if error.passing:
+                raise
+            source = self._blamed(error, tables)
+            error.place = error.place or str(source)
+            raise TableFailed(source, error) from error
+
+    def _blamed(self, error: PenstockError, tables: Mapping[TableName, TableName]) -> TableName:
+        """The table of the flush that a constraint is of, or of whose partitions, or that it refers to."""
+        diag = getattr(error.__cause__, "diag", None)
+        names = [(getattr(diag, name, None) or "") for name in ("schema_name", "table_name", "constraint_name")]
+        named = TableName(names[0], names[1])
+        for schema, table in ((named.schema, named.table), *self._session.query(_BLAMED, names)):
+            if TableName(schema, table) in tables:
+                return tables[TableName(schema, table)]
+        return next(iter(tables.values()))  # of nobody that can be told: without it, the others show whose it is
 
     def stage(self, session: SqlSession, name: str, rows: pa.Table, load: TableLoad) -> None:
         columns = ", ".join(f"{identifier(field.name)} {_type(field, load)}" for field in rows.schema)

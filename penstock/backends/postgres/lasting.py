@@ -71,6 +71,12 @@ class LastingSession(DriverSession):
         finally:
             self._connection.lock.release()
 
+    def keep(self, name: str, value: str) -> None:
+        """A setting that this session has from now on, and every one after it."""
+        with self.turn:
+            self._settings = (*self._settings, (name, value))
+            self.query("select pg_catalog.set_config(%s, %s, false)", (name, value))
+
     def execute(self, sql: str, params: Sequence[Any] = ()) -> int:
         with self.turn:
             return super().execute(sql, params)

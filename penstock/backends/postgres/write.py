@@ -5,12 +5,13 @@ Planning only reads. Everything that writes is in `load.py`, under the target's 
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import psycopg
 
 from penstock.backends.base import Load, LoadPlan, Native, RunContext, Sessions, Target, TargetColumn, TargetTable
-from penstock.backends.postgres import catalog, leases, native
+from penstock.backends.postgres import catalog, leases, native, reactions
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import identifier, literal
 from penstock.backends.postgres.dialect import PostgresDialect, qualified, render
@@ -19,6 +20,7 @@ from penstock.backends.postgres.lasting import LastingSession
 from penstock.backends.postgres.load import PostgresLoad
 from penstock.backends.postgres.native import Held
 from penstock.backends.postgres.spelling import is_type_name
+from penstock.backends.reactions import Reaction, Reacts
 from penstock.backends.sql import last_watermark, loaded_by, owners_of
 from penstock.errors import PlanRefused, TargetError
 from penstock.schema import Column, CreateEnum, CreateSchema, Ddl, TableName
@@ -77,7 +79,7 @@ _REFUSALS = {
 }
 
 
-class PostgresTarget(Target):
+class PostgresTarget(Target, Reacts):
     """Opens a session when first asked something."""
 
     dialect = PostgresDialect()
@@ -134,6 +136,18 @@ class PostgresTarget(Target):
         if not self._has_catalog("tables"):
             return None
         return last_watermark(self._session, pipeline, self.qualify(table))
+
+    def may_silence(self) -> bool:
+        with self._session.connection.transaction(force_rollback=True):
+            return reactions.silence(self._session)
+
+    def reactions(
+        self, tables: Mapping[TableName, Sequence[str]], *, silenced: bool
+    ) -> dict[TableName, list[Reaction]]:
+        return {
+            table: reactions.reactions(self._session, self.qualify(table), keys, silenced=silenced)
+            for table, keys in tables.items()
+        }
 
     # ------------------------------------------------------------ how columns are held
 

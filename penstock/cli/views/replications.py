@@ -159,6 +159,8 @@ def show_one(record: ReplicationRecord, form: Output) -> None:
     for table in record.status["tables"]:
         if table["remedy"]:
             out.out().print(out.cell(f"{table['table']}: {table['remedy']}", "dim"))
+    for one in record.status.get("warnings", ()):
+        out.out().print(out.spans(("! ", "yellow"), (one["what"], ""), (f"\n  {one['remedy']}", "dim")))
 
 
 def show_removed(replication: Replication, left: Mapping[str, Sequence[str]]) -> None:
@@ -176,7 +178,11 @@ def show_removed(replication: Replication, left: Mapping[str, Sequence[str]]) ->
             print(f"{statement};")  # for a pipe: never wrapped
 
 
-def show_prepared(found: Sequence[Finding], statements: Sequence[str], *, printed: bool) -> None:
+def show_prepared(
+    found: Sequence[Finding], statements: Sequence[str], warned: Sequence[Finding], *, printed: bool
+) -> None:
+    for one in warned:
+        out.err().print(out.spans(("! ", "yellow"), (one.what, ""), (f"\n  {one.remedy}", "dim")))
     for one in found:
         out.err().print(out.spans(("✗ ", "red"), (one.what, ""), (f"\n  {one.remedy}", "dim")))
     for statement in statements:
