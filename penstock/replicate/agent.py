@@ -384,7 +384,9 @@ class Agent:
         self._judge()
 
     def _judge(self) -> None:
-        """What the target's tables do by themselves; one that does not answer is a matter of the flushes."""
+        """What the target's tables do by themselves; a target that is away is a matter of the flushes."""
+        if self._paused or self._circuits.target.attempts:
+            return
         try:
             self._at.judge("streaming", "catching up")  # what is copied is judged before it joins
         except PenstockError as error:
@@ -477,8 +479,8 @@ class Agent:
             self._remedy,
             self._circuits.to_record(),
             self._lag_seconds(),
-            self._at.watch.altered,
-            self._at.reacting.warnings,
+            altered=self._at.watch.altered,
+            warnings=tuple(one for one in self._at.reacting.warnings if one.table in self._at.kept),
         )
 
     def _lag_seconds(self) -> float:

@@ -19,6 +19,7 @@ import pyarrow as pa
 from penstock.backends.base import Load, Partition, Receipt, RunContext, Target
 from penstock.backends.change_source import CopyMoment
 from penstock.backends.change_target import TableState
+from penstock.errors import PlanRefused
 from penstock.load.flush import COMMITTED_AT, DELETED, VERSION
 from penstock.load.plan import LoadRequest, PlannedLoad, plan_load
 from penstock.observe.failpoints import failpoint
@@ -148,11 +149,22 @@ class Copier:
         target = self._ends.writer(run)
         try:
             planned = self._plan(kept, state, run, target)
-            planned.require(self._replication.place)
+            self._require(planned, kept)
             self._note_begun(state)
             return planned, target.begin(replace(planned.load, keeps=True))
         finally:
             target.close()
+
+    def _require(self, planned: PlannedLoad, kept: Kept) -> None:
+        try:
+            planned.require(self._replication.place)
+        except PlanRefused as error:
+            # A replication has no casts, and no plan that could be looked at.
+            table = kept.source.name
+            error.remedy = (
+                f'leave columns out (`exclude`) or `rename` them in the options of {table}; or it: "!{table}"'
+            )
+            raise
 
     def _note_begun(self, state: TableState) -> None:
         """Before anything is staged: what a state names is found again, whoever dies."""

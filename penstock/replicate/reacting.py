@@ -79,7 +79,7 @@ class Reacting:
         )
 
     def forget(self, name: TableName) -> None:
-        self._found.pop(name, None)
+        self._found = {other: found for other, found in self._found.items() if other != name}
 
     def _tell(self, name: TableName, reactions: Sequence[Reaction]) -> None:
         before = self._found.get(name, [])
@@ -87,7 +87,8 @@ class Reacting:
             if one not in before and not one.refused:
                 replication = self._replication.name
                 log.warning(one.what, replication=replication, table=str(name), remedy=one.remedy)
-        self._found[name] = list(reactions)
+        # Another one: who is shown it, in another thread, goes through the one before.
+        self._found = {**self._found, name: list(reactions)}
 
 
 def _refusal(name: TableName, table: TableName, reactions: Sequence[Reaction]) -> PlanRefused:

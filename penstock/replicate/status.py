@@ -31,7 +31,6 @@ class Status:
     circuits: Mapping[str, Any] = field(default_factory=dict)  # of both ends and of the copies, as records
     lag_seconds: float = 0.0  # since the first commit that was captured and is not applied
     altered: frozenset[TableName] = frozenset()  # whose form at the source no change has told of yet
-
     warnings: tuple[Warned, ...] = ()  # of tables of the target that are written to all the same
 
     @property

@@ -144,10 +144,10 @@ class PostgresTarget(Target, Reacts):
     def reactions(
         self, tables: Mapping[TableName, Sequence[str]], *, silenced: bool
     ) -> dict[TableName, list[Reaction]]:
-        return {
-            table: reactions.reactions(self._session, self.qualify(table), keys, silenced=silenced)
-            for table, keys in tables.items()
-        }
+        named = {self.qualify(table): table for table in tables}
+        wanted = {table: tables[given] for table, given in named.items()}
+        found = reactions.reactions(self._session, wanted, silenced=silenced)
+        return {named[table]: all_ for table, all_ in found.items()}
 
     # ------------------------------------------------------------ how columns are held
 
