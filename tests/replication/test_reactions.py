@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -190,6 +191,12 @@ def test_a_table_that_is_added_is_looked_at_before_it_is_copied(make: Make) -> N
     stand.replication = stand.replication.model_copy(update={"tables": ("public.*",)})
     assert stand.ask("reload") == "1 table added, 0 removed"
     assert "trigger shouting" in fails(stand, "items")["reason"]
+
+    def shown() -> dict[str, Any]:
+        return next((table for table in told(stand)["tables"] if table["table"] == "public.items"), {})
+
+    await_true(lambda: shown().get("phase") == "failed", 10, shown)
+    assert shown()["copied"] == 0
     stand.target.execute("alter table items disable trigger shouting")
     stand.sync(settled=True)
     stand.assert_agrees("items", "others")
