@@ -12,7 +12,7 @@ from penstock.errors import PlanRefused
 from penstock.replicate import circuit, flushing
 from tests.conformance.harness import Harness, PostgresHarness
 from tests.replication.desk import NAME, Desk
-from tests.replication.stand import ITEMS, Stand
+from tests.replication.stand import BAG, ITEMS, Stand
 from tests.replication.test_every_table_fails import Clerk
 from tests.replication.test_target_down import goes_on, told
 from tests.waiting import await_true
@@ -322,6 +322,21 @@ def test_a_foreign_key_that_changes_rows_fails_its_table_alone(make: Make, clerk
     stand.sync(settled=True)
     stand.assert_agrees("items", "others")
     assert "notes_id_fkey of public.notes to public.items is checked row by row" in warnings(stand)
+
+
+def test_a_row_that_goes_and_is_not_there_is_told_with_what_a_replication_can_do(make: Make) -> None:
+    stand = make("postgres")
+    stand.source.execute(*BAG, OTHERS, "insert into bag values ('a'), ('b')")
+    stand.start()
+    stand.sync()
+    stand.target.execute("delete from bag where v = 'a'")
+    stand.source.execute("delete from bag", "insert into others values (1)")
+    state = fails(stand, "bag")
+    assert "not there as often, or a trigger keeps them" in state["reason"]
+    assert f"penstock replications resync {stand.replication.name} public.bag" in state["remedy"]
+    stand.resync("bag")
+    stand.sync(settled=True)
+    stand.assert_agrees("bag", "others")
 
 
 # ---------------------------------------------------------------- said before a start, and shown
