@@ -18,7 +18,11 @@ def replicate(
     ctx: typer.Context,
     name: Annotated[str, typer.Argument(metavar="NAME", help="The replication's name.")],
     until_caught_up: Annotated[
-        bool, typer.Option("--until-caught-up", help="End when the target has all that is committed now.")
+        bool,
+        typer.Option(
+            "--until-caught-up",
+            help="End when the target has all that is committed now; with exit code 1 if a table has failed.",
+        ),
     ] = False,
 ) -> None:
     """Copy the tables of a database, then keep them up to date, transaction by transaction."""

@@ -13,6 +13,7 @@ from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 
 from penstock.backends.change_source import CopyMoment
+from penstock.backends.change_target import TableState
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import Position
 from penstock.errors import DataError, Kind, PenstockError, PlanStale, StateError, TargetError
@@ -74,6 +75,7 @@ class Agent:
         self._error = ""
         self._remedy = ""
         self._copied = False  # all that `what = "copy"` asks for
+        self._tries_now = self._tried = False  # tables that have failed, before an end that is not waited for
         self._open: Opened | None = None
         self._copies: Copies | None = None
         self._circuits = Circuits.from_record(self._desk.remembered().get("circuits", {}))
@@ -149,20 +151,33 @@ class Agent:
         self._start_keeping(stack)
         with self._told_as_running():
             caught_up = self._loop(until, self._copies)
+        if caught_up:
+            self._raise_failed()
         if caught_up and self._replication.what == "copy":
             self._let_go_of_source()
         self._desk.say(self.status("copied" if self._copied else "stopped"))
 
+    @property
+    def _failed(self) -> list[TableState]:
+        return [state for state in self._at.ledger.tables() if state.phase == "failed"]
+
+    def _raise_failed(self) -> None:
+        """Of an agent that ends by itself: nobody would look after a table that it leaves behind."""
+        failed = self._failed
+        if not failed:
+            return
+        copied, come = ("was", "has") if len(failed) == 1 else ("were", "have")
+        does = f"{copied} not copied" if self._replication.what == "copy" else f"{come} not caught up"
+        remedies = [f"{state.source}: {state.remedy}" for state in failed if state.remedy]
+        raise StateError(
+            f"{len(failed)} of {len(self._at.ledger.tables())} tables {does}",
+            why="; ".join(f"{state.source}: {state.reason}" for state in failed),
+            kept="the others have all that was committed when it was started",
+            remedy="; ".join([*remedies, "then start it again: it goes on with what is missing"]),
+        )
+
     def _let_go_of_source(self) -> None:
         """A copy is whole: the log is not wanted any more. If we die here, the next start ends it."""
-        failed = [state for state in self._at.ledger.tables() if state.phase == "failed"]
-        if failed:
-            raise StateError(
-                f"{len(failed)} of {len(self._at.ledger.tables())} tables were not copied",
-                why="; ".join(f"{state.source}: {state.reason}" for state in failed),
-                kept="the others are whole",
-                remedy="start it again: it goes on with what is missing",
-            )
         self._captured.stop()
         self._at.source.remove()
         self._copied = True
@@ -283,7 +298,11 @@ class Agent:
                 trimmed = time.monotonic()
             self._tell(self.status(self._state))
             if until is not None and not moved and self._has_passed(until):
-                return True
+                if self._tried or not self._failed:
+                    return True
+                # What has mended a table may be of now, and its own time far away.
+                self._tries_now = self._tried = True
+                continue
             if not moved:
                 self._await_news(min(interval, 1.0))
             self._rest(began + interval)
@@ -314,7 +333,9 @@ class Agent:
             if self._at.ledger.learnt:  # by this thread, or by that of the copies
                 self._at.learn()
             self._at.watch.settle()
-            moved = self._at.flusher.try_all() if self._is_trial else self._at.flusher.step()
+            tries = self._is_trial or self._tries_now
+            moved = self._at.flusher.try_all() if tries else self._at.flusher.step()
+            self._tries_now = False
         except PlanStale as stale:
             # What it has learnt from the target is known now: it goes on from there.
             log.info("a flush is planned anew", replication=self._replication.name, what=stale.what, why=stale.why)

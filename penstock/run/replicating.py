@@ -92,7 +92,8 @@ class ReplicationHandle:
     def start(self, *, until_caught_up: bool = False) -> Self:
         """Begin in the background; returns when it runs, and raises what keeps it from that.
 
-        With `until_caught_up` it ends by itself when the target has all that is committed now: see `wait`.
+        With `until_caught_up` it ends by itself when the target has all that is committed now: see `wait`, which
+        raises if a table has failed.
         """
         if self._thread is not None and self._thread.is_alive():
             raise ConfigError(f"replication {self.name!r} runs already", remedy="stop it first")

@@ -15,14 +15,18 @@ from pathlib import Path
 import psycopg
 import pytest
 
+import penstock as ps
 from penstock.backends.change_target import Flush, TableState
 from penstock.backends.postgres.apply import PostgresApplier
 from penstock.backends.postgres.config import PostgresConfig
+from penstock.errors import StateError
 from penstock.project import load
+from penstock.run.replicating import copying_by
 from penstock.schema import TableName
 from penstock.state import AgentRecord, open_store
 from tests.conformance.harness import Harness, PostgresHarness
 from tests.replication.desk import NAME, Desk
+from tests.replication.stand import stage_here
 from tests.unit.changelog_rows import position
 from tests.waiting import await_true
 
@@ -430,3 +434,43 @@ def test_replicate_until_caught_up_and_then_until_it_is_told_to_stop(desk: Desk)
     last = desk.run("replicate", NAME, "--until-caught-up")
     assert last.code == 0, last.err
     assert desk.read("select count(*) from words where id >= 5000") == [(200,)]
+
+
+@pytest.mark.spark
+@pytest.mark.timeout(400)
+def test_until_caught_up_is_no_success_while_a_table_has_failed(desk: Desk, harness: Callable[[str], Harness]) -> None:
+    desk.target = harness("sqlite")
+    desk.configure()
+    desk.source.execute(
+        "create table odd (id int primary key, a double precision)", "insert into odd values (1, 'NaN')"
+    )
+    answer = desk.run("replicate", NAME, "--until-caught-up")
+    assert answer.code == 1
+    said = " ".join(answer.err.split())
+    assert "1 of 3 tables has not caught up" in said
+    assert "why: public.odd: " in said
+    assert f"penstock replications resync {NAME} public.odd" in said
+    assert desk.read(COUNT) == [(100,)]
+    assert desk.read("select count(*) from words") == [(50,)]
+    shown = desk.show()
+    assert (shown["state"], desk.tables()["public.odd"]["phase"]) == ("failed", "failed")
+    assert "public.odd" in shown["status"]["error"]
+
+
+def test_one_that_ends_by_itself_tries_what_was_left_as_failed(desk: Desk, harness: Callable[[str], Harness]) -> None:
+    """Once, whatever the table's own time is; the others are brought to their end each time."""
+    desk.target = harness("sqlite")
+    desk.configure()
+    desk.source.execute("create table odd (id int primary key, a double precision)", "insert into odd values (1, 1)")
+    with copying_by(stage_here):
+        replication = ps.replication(NAME, project=desk.folder)
+    assert replication.start(until_caught_up=True).wait(60)
+    desk.source.execute("update odd set a = 'NaN'")
+    for number in range(200, 202):
+        desk.source.execute(f"insert into items values ({number}, 'more')")
+        with pytest.raises(StateError, match="1 of 3 tables has not caught up"):
+            replication.start(until_caught_up=True).wait(60)
+        assert desk.read(f"select count(*) from items where id = {number}") == [(1,)]
+    desk.source.execute("update odd set a = 3")
+    assert replication.start(until_caught_up=True).wait(60)
+    assert desk.read("select a from odd") == [(3.0,)]
