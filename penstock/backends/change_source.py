@@ -61,6 +61,25 @@ class Obstacle:
 
 
 @dataclass(frozen=True, slots=True)
+class HeldLog:
+    """What a source keeps of its log because we have not confirmed it."""
+
+    bytes: int
+    state: str  # in the source's own word
+    left: int | None  # bytes until it throws that away; None without a limit
+    warning: Finding | None = None  # that it soon will, or that its disk may fill
+
+    def to_record(self) -> dict[str, Any]:
+        return {
+            "bytes": self.bytes,
+            "state": self.state,
+            "left_bytes": self.left,
+            "warning": self.warning.what if self.warning is not None else "",
+            "remedy": self.warning.remedy if self.warning is not None else "",
+        }
+
+
+@dataclass(frozen=True, slots=True)
 class ReplicatedTable:
     """A table that a replication is asked for, as the source has it."""
 
@@ -197,6 +216,10 @@ class ChangeSource(ABC):
     def findings(self) -> list[Finding]:
         """All that stands in the way, at once."""
 
+    def advice(self) -> list[Finding]:
+        """What would be better otherwise, and stands in nobody's way."""
+        return []
+
     @abstractmethod
     def prepare(self) -> list[str]:
         """The statements that a DBA would run by hand, in order."""
@@ -263,6 +286,10 @@ class ChangeSource(ABC):
     @abstractmethod
     def obstacle(self, after: Position) -> Obstacle | None:
         """Why the log cannot be read on behind this position; None if it can."""
+
+    def held(self) -> HeldLog | None:
+        """What it keeps of its log for us; None of one that keeps nothing for anybody."""
+        return None
 
     @abstractmethod
     def stream(self, after: Position, scratch: Scratch, known: Mapping[TableName, TableVersion]) -> ChangeStream:

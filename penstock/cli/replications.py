@@ -121,7 +121,7 @@ def prepare(
         refused, warned = prepared(project, replication, ends, source)
         found = source.findings() + refused
         statements = source.prepare()
-        view.show_prepared(found, statements, warned, printed=only_print)
+        view.show_prepared(found, [*warned, *source.advice()], statements, printed=only_print)
         if not only_print and not found:
             source.publish()
     finally:

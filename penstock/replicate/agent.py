@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager, suppress
 from datetime import UTC, datetime
 
-from penstock.backends.change_source import CopyMoment
+from penstock.backends.change_source import CopyMoment, HeldLog
 from penstock.backends.change_target import TableState
 from penstock.backends.changelog.chain import Chain
 from penstock.backends.changes import Position
@@ -74,6 +74,7 @@ class Agent:
         self._running = False
         self._error = ""
         self._remedy = ""
+        self._held: HeldLog | None = None
         self._copied = False  # all that `what = "copy"` asks for
         self._tries_now = self._tried = False  # tables that have failed, before an end that is not waited for
         self._open: Opened | None = None
@@ -143,6 +144,7 @@ class Agent:
             self._say_waiting(ended=True)
             return
         moment = self._at.resume() if self._at.ledger.begun else self._at.begin()
+        self._note_held(self._at.source.held())
         self._beginning.close()  # whoever waits to take it over may do so now
         until = None if self._waits else self._at.source.mark()
         self._start_capture()
@@ -393,7 +395,8 @@ class Agent:
     def _examine(self) -> None:
         """Whether there is a log to go on with; a server that does not answer is asked again later."""
         try:
-            examine(self._replication, self._ends, self._at.requests, self._at.buffer, self._at.ledger, self._at.watch)
+            ends, at = self._ends, self._at
+            self._note_held(examine(self._replication, ends, at.requests, at.buffer, at.ledger, at.watch))
         except Obstructed:
             raise
         except PenstockError as error:
@@ -413,6 +416,15 @@ class Agent:
         except PenstockError as error:
             if not self._may_pass(error):
                 raise
+
+    def _note_held(self, held: HeldLog | None) -> None:
+        """Told once, and again when it is another trouble: what is left of it is in the status."""
+        before, self._held = self._held, held
+        if held is None or held.warning is None:
+            return
+        if before is None or before.warning is None or before.state != held.state:
+            fields = {"held_bytes": held.bytes, "left_bytes": held.left, "remedy": held.warning.remedy}
+            log.warning(held.warning.what, replication=self._replication.name, **fields)
 
     def _has_passed(self, until: int) -> bool:
         whole = all(state.phase in ("streaming", "failed") for state in self._at.ledger.tables())
@@ -502,6 +514,7 @@ class Agent:
             self._lag_seconds(),
             altered=self._at.watch.altered,
             warnings=tuple(one for one in self._at.reacting.warnings if one.table in self._at.kept),
+            held=self._held,
         )
 
     def _lag_seconds(self) -> float:

@@ -38,7 +38,7 @@ class Desk:
 
     def say_only(self, state: str, told: Mapping[str, Any]) -> None:
         blank: dict[str, Any] = {"position": None, "tables": [], "lag_bytes": 0, "lag_seconds": 0.0}
-        blank |= {"waiting": "", "remedy": "", "warnings": []}
+        blank |= {"waiting": "", "remedy": "", "held": None, "warnings": []}
         self._tell(state, {**blank, **self.remembered(), **told})
 
     def remembered(self) -> dict[str, Any]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from penstock.backends.base import Dialect, Execute, TableLoad
-from penstock.backends.change_source import COPY_AGAIN, ChangeSource, Obstacle, TableRequest
+from penstock.backends.change_source import COPY_AGAIN, ChangeSource, HeldLog, Obstacle, TableRequest
 from penstock.backends.change_target import TableFlush, TableState
 from penstock.errors import StateError
 from penstock.project.replications import Replication
@@ -84,14 +84,18 @@ def examine(
     buffer: Buffer,
     ledger: Ledger,
     watch: Watch,
-) -> None:
-    """Ask through sessions of its own: those of the agent may have died with the server that they knew."""
+) -> HeldLog | None:
+    """Ask through sessions of its own: those of the agent may have died with the server that they knew.
+
+    Returns what the source keeps of its log for us.
+    """
     source = ends.change_source(replication, tables)
     try:
         found = obstacle(source, buffer, ledger)
         if found is not None:
             raise Obstructed.by(replication, found)
         watch.look(source)
+        return source.held()
     finally:
         source.close()
 

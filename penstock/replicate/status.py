@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from penstock.backends.change_source import HeldLog
 from penstock.backends.change_target import TableState
 from penstock.backends.changes import Position
 from penstock.replicate.reacting import Warned
@@ -32,6 +33,7 @@ class Status:
     lag_seconds: float = 0.0  # since the first commit that was captured and is not applied
     altered: frozenset[TableName] = frozenset()  # whose form at the source no change has told of yet
     warnings: tuple[Warned, ...] = ()  # of tables of the target that are written to all the same
+    held: HeldLog | None = None  # at the source, when it was last asked
 
     @property
     def lag_bytes(self) -> int:
@@ -43,6 +45,7 @@ class Status:
             "position": self.position.to_record() if self.position is not None else None,
             "lag_bytes": self.lag_bytes,
             "lag_seconds": round(self.lag_seconds, 3),
+            "held": self.held.to_record() if self.held is not None else None,
             "error": self.error,
             "remedy": self.remedy,
             "waiting": self.waiting,

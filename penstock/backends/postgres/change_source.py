@@ -18,6 +18,7 @@ from penstock.backends.change_source import (
     ChangeStream,
     CopyMoment,
     Finding,
+    HeldLog,
     LogNames,
     Obstacle,
     ReplicatedTable,
@@ -25,7 +26,7 @@ from penstock.backends.change_source import (
     TableRequest,
 )
 from penstock.backends.changes import ChangedColumn, Position, TableVersion
-from penstock.backends.postgres import catalog, health, outline, publications, replication, requirements, split
+from penstock.backends.postgres import catalog, health, held, outline, publications, replication, requirements, split
 from penstock.backends.postgres.config import PostgresConfig
 from penstock.backends.postgres.connect import Identity
 from penstock.backends.postgres.describe import shapes, version
@@ -214,6 +215,9 @@ class PostgresChangeSource(ChangeSource):
     def findings(self) -> list[Finding]:
         return requirements.findings(self._session, self._names, self._published)
 
+    def advice(self) -> list[Finding]:
+        return held.advice(self._session, self._names.slot)
+
     def prepare(self) -> list[str]:
         return requirements.statements(self._session, self._names, self._published)
 
@@ -327,6 +331,9 @@ class PostgresChangeSource(ChangeSource):
             return health.obstacle(self._session, link, self._names, after)
         finally:
             link.close()
+
+    def held(self) -> HeldLog | None:
+        return held.held(self._session, self._names.slot)
 
     def stream(self, after: Position, scratch: Scratch, known: Mapping[TableName, TableVersion]) -> ChangeStream:
         application = f"{self._application}:capture"

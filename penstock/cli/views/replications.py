@@ -111,10 +111,19 @@ def tables(record: Mapping[str, Any], title: str, rates: Mapping[str, float] | N
             out.cell(table["reason"], "red"),
         )
     lag = out.lag(record["lag_bytes"], record["lag_seconds"])
-    words = [f"lag {lag}", record["waiting"], record["error"], *retries(record)]
+    words = [f"lag {lag}", *_held(record), record["waiting"], record["error"], *retries(record)]
     made.caption = out.cell("; ".join(word for word in words if word), "dim")
     made.caption_justify = "left"
     return made
+
+
+def _held(record: Mapping[str, Any]) -> list[str]:
+    """What the source keeps of its log, and what may become of that."""
+    held = record.get("held")
+    if held is None:
+        return []
+    words = [f"the source holds {out.size(held['bytes'])} of log ({held['state']})"]
+    return [*words, f"{held['warning']}: {held['remedy']}"] if held["warning"] else words
 
 
 def retries(record: Mapping[str, Any]) -> list[str]:
@@ -179,12 +188,11 @@ def show_removed(replication: Replication, left: Mapping[str, Sequence[str]]) ->
 
 
 def show_prepared(
-    found: Sequence[Finding], statements: Sequence[str], warned: Sequence[Finding], *, printed: bool
+    found: Sequence[Finding], advice: Sequence[Finding], statements: Sequence[str], *, printed: bool
 ) -> None:
-    for one in warned:
-        out.err().print(out.spans(("! ", "yellow"), (one.what, ""), (f"\n  {one.remedy}", "dim")))
-    for one in found:
-        out.err().print(out.spans(("✗ ", "red"), (one.what, ""), (f"\n  {one.remedy}", "dim")))
+    for sign, style, findings in (("✗ ", "red", found), ("! ", "yellow", advice)):
+        for one in findings:
+            out.err().print(out.spans((sign, style), (one.what, ""), (f"\n  {one.remedy}", "dim")))
     for statement in statements:
         print(f"{statement};")  # for a pipe: never wrapped
     if not statements and not found:
