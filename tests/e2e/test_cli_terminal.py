@@ -1,4 +1,4 @@
-"""A run on a terminal: a bar while it takes longer, nothing left of it afterwards. On a pseudo-terminal."""
+"""What moves on a terminal: the bar of a run, the table of a replication. On a pseudo-terminal."""
 
 from __future__ import annotations
 
@@ -6,18 +6,22 @@ import os
 import pty
 import re
 import select
+import signal
 import subprocess
 import termios
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 import duckdb
 import pytest
 
 from penstock.cli.progress import BAR_AFTER_SECONDS
 from penstock.observe.failpoints import ENV
+from tests.conformance.harness import Harness, PostgresHarness
 from tests.e2e.command import PROJECT, Project
+from tests.replication.desk import NAME, Desk
 
 pytestmark = [pytest.mark.spark, pytest.mark.postgres]
 
@@ -66,13 +70,16 @@ class Terminal:
     @property
     def lines(self) -> list[str]:
         """Without colours and movements of the cursor."""
-        plain = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", self.text)
-        return [line.rstrip() for line in re.split(r"[\r\n]+", plain) if line.strip()]
+        return [line.rstrip() for line in re.split(r"[\r\n]+", self.plain(self.text)) if line.strip()]
+
+    @staticmethod
+    def plain(text: str) -> str:
+        return re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", text)
 
 
 @contextmanager
 def on_a_terminal(
-    project: Project, *words: str, **environment: str
+    project: Project | Desk, *words: str, **environment: str
 ) -> Iterator[tuple[subprocess.Popen[bytes], Terminal]]:
     here, there = pty.openpty()
     termios.tcsetwinsize(there, (40, 120))
@@ -117,3 +124,36 @@ def test_bar_shows_while_a_run_takes_longer_and_is_gone_when_it_is_done(project:
     with duckdb.connect(str(project.folder / "warehouse.duckdb"), read_only=True) as warehouse:
         rows = warehouse.sql("select id, name, cast(balance as varchar) from shouted order by 1").fetchall()
     assert rows == [(n, f"NAME {n}", f"{n / 7:.12f}") for n in range(1, 8)]
+
+
+@pytest.fixture
+def desk(harness: Callable[[str], Harness], tmp_path: Path) -> Iterator[Desk]:
+    source = harness("postgres")
+    assert isinstance(source, PostgresHarness)
+    source.execute(
+        "create table items (id bigint primary key, name text)",
+        "insert into items select i, 'item ' || i from generate_series(1, 1200) i",
+    )
+    made = Desk(source, harness("sqlite"), tmp_path)
+    yield made
+    made.clear()
+
+
+def test_a_replication_draws_its_tables_with_what_moves_and_leaves_the_last_of_it(desk: Desk) -> None:
+    def drawn(line: str) -> Callable[[], bool]:
+        return lambda: any(re.search(line, one) for one in seen.lines)
+
+    with on_a_terminal(desk, "replicate", NAME) as (process, seen):
+        seen.read_until(drawn(r"^ *table +phase +copied +changes +rows/s$"))
+        seen.read_until(drawn(r"^public.items +streaming +1,200\b"))
+        desk.source.execute("update items set name = 'x' where id <= 700")
+        # In one flush: it is drawn with how many there were in the second before.
+        seen.read_until(drawn(r"^public.items +streaming +1,200 +700 +[\d,]+$"))
+        seen.read_until(drawn(r"^lag \d+ B, \d+\.\d s; the source holds "))
+        before = len(seen.text)
+        process.send_signal(signal.SIGINT)
+        seen.read_until(lambda: False)
+        assert process.wait(WAIT_SECONDS) == 0, seen.lines
+    # It is drawn over itself, and stays as it was drawn last.
+    assert "\x1b[1A" in seen.text
+    assert re.search(r"public.items +streaming +1,200 +700", Terminal.plain(seen.text[before:]))

@@ -88,6 +88,7 @@ def test_list_and_show_of_a_running_agent(running: Desk) -> None:
     assert all(len(line) <= 100 for line in text.splitlines())
     line = next(line for line in text.splitlines() if "public.items" in line)
     assert ("streaming" in line, "100" in line, "7" in line) == (True, True, True)
+    assert "rows/s" not in text  # of one look
     assert re.search(r"the source holds [\d.]+ [KM]?i?B of log \(reserved\)", " ".join(text.split()))
     held = running.show()["status"]["held"]
     assert (held["state"], held["left_bytes"], held["warning"]) == ("reserved", None, "")

@@ -97,17 +97,19 @@ class _Lines:
 
 
 def tables(record: Mapping[str, Any], title: str, rates: Mapping[str, float] | None = None) -> Table:
-    made = out.table(title, "table", "phase", "copied", "changes", "rows/s", "", right=("copied", "changes", "rows/s"))
+    """Without `rates` there is no column of them: whoever looks once knows none."""
+    numbers = ("copied", "changes", *(() if rates is None else ("rows/s",)))
+    made = out.table(title, "table", "phase", *numbers, "", right=numbers)
     for table in record["tables"]:
         done, total = table["ranges"]
         phase = f"{table['phase']} {done}/{total}" if table["phase"] == "copying" and total else table["phase"]
-        rate = (rates or {}).get(table["table"], 0.0)
+        rate = [] if rates is None else [rates.get(table["table"], 0.0)]
         made.add_row(
             out.cell(table["table"]),
             out.cell(phase, STYLES.get(table["phase"], "")),
             out.cell(out.count(table["copied"]) if table["copied"] else ""),
             out.cell(out.count(table["applied"]) if table["applied"] else ""),
-            out.cell(f"{rate:,.0f}" if rate >= 1 else ""),
+            *(out.cell(f"{number:,.0f}" if number >= 1 else "") for number in rate),
             out.cell(table["reason"], "red"),
         )
     lag = out.lag(record["lag_bytes"], record["lag_seconds"])
