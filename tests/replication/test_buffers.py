@@ -13,13 +13,14 @@ import psycopg
 import pytest
 
 from penstock.backends.changelog.chain import PIECE
+from penstock.backends.postgres.stream import WAITING_BYTES
 from penstock.errors import ConfigError
 from penstock.observe.failpoints import ENV
 from penstock.replicate.health import Obstructed
 from penstock.replicate.patience import AWAY, FULL, SLOW, UNWRITABLE
 from penstock.replicate.resync import mark_for_copy
 from penstock.state import open_store
-from tests.conformance.harness import PostgresHarness
+from tests.conformance.harness import Harness, PostgresHarness
 from tests.replication.stand import ITEMS, Stand
 from tests.waiting import await_true
 
@@ -205,16 +206,35 @@ def test_a_disk_that_becomes_read_only_is_waited_for(make: Make, disk: Path) -> 
     agrees_after(stand, before)
 
 
-def test_a_slow_disk_is_told_and_waited_for(make: Make, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+class Impatient(PostgresHarness):
+    """A source whose server ends a link of ours on which it hears nothing for so many seconds."""
+
+    SECONDS = 2
+
+    def options(self) -> dict[str, Any]:
+        return super().options() | {"link_timeout": f"{self.SECONDS}s"}
+
+
+def test_a_slow_disk_is_told_and_waited_for(
+    make: Make, harness: Callable[[str], Harness], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """For longer than the server waits for a word of ours, and while more comes than is read."""
     stop, disarmed = tmp_path / "stop", tmp_path / "disarmed"
     disarmed.touch()
     monkeypatch.setenv(ENV, f"segment.written=once:{disarmed}:pause:{stop}")
-    stand = streaming(make("sqlite"))
+    source = harness("postgres")
+    assert isinstance(source, PostgresHarness)
+    stand = streaming(make("sqlite", Impatient(source.dsn)))
     before = slot(stand)
     disarmed.unlink()
     place = changed(stand, "slow")
     await_true(stop.exists)
+    rows = 2 * WAITING_BYTES // 1000
+    stand.source.execute(f"insert into items select i, repeat(md5(i::text), 32) from generate_series(1000, {rows}) i")
     await_waiting(stand, SLOW)
+    heard = f"select extract(epoch from reply_time)::float8 from pg_stat_replication where pid = {before[0]}"
+    [(first,)] = stand.source.query(heard)
+    await_true(lambda: stand.source.query(heard)[0][0] > first + 2 * Impatient.SECONDS, 30)
     nothing_is_confirmed_and_the_link_lives(stand, before, place)
     stop.unlink()
     agrees_after(stand, before)
