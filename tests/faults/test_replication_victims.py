@@ -17,6 +17,7 @@ from tests.conformance.harness import Harness, PostgresHarness
 from tests.faults.test_all_or_nothing import REPO
 from tests.replication.conftest import drop_slot, make, servers
 from tests.replication.desk import NAME, Desk
+from tests.replication.servers import Servers
 from tests.replication.stand import BAG, ITEMS, Stand
 from tests.waiting import await_true
 
@@ -74,6 +75,69 @@ def test_the_session_of_a_flush_is_ended(
     stand.source.execute(*CHANGES)
     stand.sync()
     stand.assert_agrees("items", "bag")
+
+
+# Where a copy is, at which end somebody dies then, and who.
+OF_COPIES = {
+    "a range's read session": ("read.batch", "source", "application_name ~ ':[0-9a-f]{32}:read$'"),
+    "the holder of the moment": ("read.batch", "source", "application_name ~ '^penstock:penstock_[^:]*:read$'"),
+    "the link that has made the slot": ("copy.staged", "source", "backend_type = 'walsender'"),
+    "a staging session": ("sink.staged", "target", "application_name ~ ':sink$'"),
+    "those of the loads": ("copy.staged", "target", "application_name ~ '^penstock:[0-9a-f]{32}$'"),
+    "the one in its commit": ("commit.loaded", "target", "state = 'idle in transaction'"),
+    "that of the flushes": ("copy.loaded", "target", "application_name ~ ':apply$'"),
+}
+
+
+@pytest.mark.parametrize("victim", OF_COPIES)
+def test_a_session_of_a_copy_is_ended(
+    victim: str, make: Callable[..., Stand], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    failpoint, end, where = OF_COPIES[victim]
+    monkeypatch.setattr("penstock.backends.postgres.change_source.RANGE_BYTES", 1 << 14)
+    pause = Pause(tmp_path, failpoint, monkeypatch)
+    stand = make("postgres")
+    assert isinstance(stand.target, PostgresHarness)
+    stand.source.execute(*TABLES)
+    pause.hold()
+    stand.start()
+    pause.reached()
+    stand.source.execute(*CHANGES)
+    assert end_sessions(stand.source if end == "source" else stand.target, where) >= 1
+    pause.let_go()
+    stand.source.execute(*CHANGES)
+    stand.sync(settled=True)
+    stand.assert_agrees("items", "bag")
+    stand.stop()
+    assert stand.target.leftovers() == []
+
+
+@pytest.mark.parametrize("failpoint", ["copy.staged", "commit.loaded", "flush.fenced", "flush.loaded"])
+def test_the_target_crashes_between_stage_and_commit(
+    failpoint: str, make: Callable[..., Stand], servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What is staged there is empty after a crash: it must not be taken for a table without rows."""
+    pause = Pause(tmp_path, failpoint, monkeypatch)
+    stand = make("postgres")
+    server = servers.start()
+    stand.target = PostgresHarness(server.dsn)
+    stand.source.execute(*TABLES)
+    if failpoint.startswith("flush"):
+        stand.start()
+        stand.sync()
+        pause.hold()
+        stand.source.execute(*CHANGES)
+    else:
+        pause.hold()
+        stand.start()
+    pause.reached()
+    server.restart(immediate=True)
+    pause.let_go()
+    stand.source.execute(*CHANGES)
+    stand.sync(settled=True)
+    stand.assert_agrees("items", "bag")
+    stand.stop()
+    assert stand.target.leftovers() == []
 
 
 def test_the_servers_side_of_the_stream_is_ended(make: Callable[..., Stand]) -> None:
