@@ -116,7 +116,7 @@ def test_a_session_of_a_copy_is_ended(
 def test_the_target_crashes_between_stage_and_commit(
     failpoint: str, make: Callable[..., Stand], servers: Servers, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """What is staged there is empty after a crash: it must not be taken for a table without rows."""
+    """Some of what it was told is there afterwards, and some is not; which, the agent has to ask."""
     pause = Pause(tmp_path, failpoint, monkeypatch)
     stand = make("postgres")
     server = servers.start()

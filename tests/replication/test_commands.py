@@ -113,7 +113,8 @@ def test_an_agent_acts_within_a_second_however_long_its_flushes_are_apart(desk: 
     desk.start()
     desk.await_streaming("items", "words", seconds=90)
     for word in ("pause", "resume", "reload", "resync"):
-        assert min(desk.answered(word) for _ in range(3)) < SOON, word
+        taken = [desk.answered(word) for _ in range(3)]
+        assert max(taken) < SOON, (word, taken)
 
 
 def test_pause_and_resume_act_and_lose_nothing(running: Desk) -> None:
