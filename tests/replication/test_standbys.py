@@ -12,7 +12,7 @@ from penstock.errors import PlanRefused
 from penstock.replicate.agent import Agent
 from tests.conformance.harness import PostgresHarness
 from tests.conformance.postgres_versions import installed
-from tests.replication.servers import Servers, replayed
+from tests.replication.servers import Servers, promote, replayed
 from tests.replication.stand import Stand, stage_here
 from tests.waiting import await_true
 
@@ -82,13 +82,7 @@ def test_a_standby_is_the_source(make: Make, servers: Servers) -> None:
     standby = servers.standby(primary)
     replayed(standby, primary)
     stand = make("sqlite", PostgresHarness(standby.dsn))
-    stand.start()
-    await_true(lambda: stand.error is not None, 60, lambda: stand.seen)
-    error, stand.error = stand.error, None
-    assert isinstance(error, PlanRefused)
-    assert "publications cannot be made on a standby" in error.why
-    stand.stop()
-    owner.execute(*(f"{one}" for one in error.remedy.removeprefix("on its primary: ").split("; ")))
+    publish(stand, owner)
     replayed(standby, primary)
     with ticking(owner):
         stand.start()
@@ -109,6 +103,37 @@ def test_a_standby_is_the_source(make: Make, servers: Servers) -> None:
     replayed(standby, primary)
     Agent(stand.project(), stand.replication, stage=stage_here).run(until_caught_up=True)
     stand.assert_agrees("items")
+
+
+def test_a_standby_that_is_the_source_is_promoted(make: Make, servers: Servers) -> None:
+    primary = servers.start()
+    owner = PostgresHarness(primary.dsn)
+    owner.execute(*TABLES)
+    standby = servers.standby(primary)
+    stand = make("sqlite", PostgresHarness(standby.dsn))
+    replayed(standby, primary)
+    publish(stand, owner)
+    replayed(standby, primary)
+    with ticking(owner):
+        stand.start()
+        synced(stand, owner)
+    owner.execute("delete from items where id > 1500")
+    replayed(standby, primary)
+    promote(standby)
+    stand.source.execute("update items set name = 'promoted' where id < 100", "insert into words values ('w', 1)")
+    stand.sync()
+    stand.assert_agrees("items", "words")
+
+
+def publish(stand: Stand, owner: PostgresHarness) -> None:
+    """What a start on the standby says is to be run on its primary."""
+    stand.start()
+    await_true(lambda: stand.error is not None, 60, lambda: stand.seen)
+    error, stand.error = stand.error, None
+    assert isinstance(error, PlanRefused)
+    assert "publications cannot be made on a standby" in error.why
+    stand.stop()
+    owner.execute(*(f"{one}" for one in error.remedy.removeprefix("on its primary: ").split("; ")))
 
 
 @contextmanager
