@@ -147,12 +147,12 @@ class Watch:
 
     def settle(self) -> None:
         """Let go of dropped tables, and follow those that were altered, once all their changes are applied."""
-        for name, altered in list(self._altered.items()):
+        for name, altered in self._altered.items():
             state = self._ledger.table(name)
             if state is None or state.phase != "streaming" or state.version != altered.before:
-                del self._altered[name]  # a change has told of it, or it is copied again: the next look finds the rest
+                self._leave(name)  # a change has told of it, or it is copied again: the next look finds the rest
             elif self._ledger.position.end >= altered.mark:
-                del self._altered[name]
+                self._leave(name)
                 self._flusher.follow(state, altered.now)
         for name, mark in list(self._dropped.items()):
             state = self._ledger.table(name)
@@ -160,6 +160,10 @@ class Watch:
                 del self._dropped[name]
             if state is not None and name not in self._dropped:
                 self.forget(state)
+
+    def _leave(self, name: TableName) -> None:
+        # Another one: who is shown it, in another thread, goes through the one before.
+        self._altered = {other: altered for other, altered in self._altered.items() if other != name}
 
     def forget(self, state: TableState) -> None:
         """Of a table that the source does not have any more."""
