@@ -55,6 +55,7 @@ class Shape:
     deletes: bool
     unsent: tuple[int, ...]  # columns that some row of it does not bring
     tag: str = ""  # of the staged relations' names: the same for flushes that stage the same columns of a table
+    seen: int | None = None  # rows of a later version than this are of a moment that the changes have not come to
 
 
 def flush_steps(replica: Replica, dialect: Dialect, shape: Shape) -> list[Step]:
@@ -163,20 +164,32 @@ class _Flush:
         alive = f" and not t.{quote(DELETED)}" if self.replica.soft else ""
         rows = f"{self._upserts} as u\nleft join {self._target} as t on {found}{alive}"
         lacking = " or ".join(f"u.{quote(f'{UNSENT}{number}')}" for number in self.shape.unsent)
-        first = quote(self.replica.keys[0])
+        gone = f"t.{quote(self.replica.keys[0])} is null"
+        if self.shape.seen is not None and self.replica.metadata:
+            gone = f"({gone} or {self._is_later()})"
         missing = Check(
             f"select {self.dialect.key_text(self.replica.keys)} from (select "
             + ", ".join(
                 f"{self._decoded(self._key_column(key), f'u.{quote(key)}')} as {quote(key)}"
                 for key in self.replica.keys
             )
-            + f" from {rows} where ({lacking}) and t.{first} is null) as lost limit 3",
+            + f" from {rows} where ({lacking}) and {gone}) as lost limit 3",
             "a change brings only a part of a row that the target does not have",
             why="the source sends no value that has not changed, and the row it belongs to is not there",
             remedy=COPY_TABLE_AGAIN,
             lacking=True,
         )
         return [missing, Execute(f"create temporary table {FILLED} as\nselect {self._values()}\nfrom {rows}")]
+
+    def _is_later(self) -> str:
+        """That what the target has under the row's old key was read after the row had left it: it is another one's.
+
+        Of a row that keeps its key, and was read behind its change, nothing is taken: the change does not count.
+        """
+        quote = self.dialect.quote
+        moved = " or ".join(f"u.{quote(key)} <> u.{quote(self._origin(key))}" for key in self.replica.keys)
+        version = f"t.{quote(VERSION)}"
+        return f"({version} > {self.shape.seen} and ({version} <= u.{quote(VERSION)} or {moved}))"
 
     def bag(self) -> list[Step]:
         """Of a table without a key: what goes goes as often as it is said, what comes is added."""

@@ -67,6 +67,7 @@ class TablePlan:
 
     evolved: Evolved
     rounds: tuple[tuple[TableChanges | StoredChanges, ...], ...]
+    seen: int | None = None  # the commit that all rows of the table are of, where some were read later
 
     @property
     def source(self) -> TableName:
@@ -78,7 +79,9 @@ class TablePlan:
         return sum(one.rows if isinstance(one, StoredChanges) else one.rows.num_rows for one in found)
 
 
-def plan_tables(changes: Changes, kept: Mapping[TableName, Kept], evolver: Evolver) -> list[TablePlan]:
+def plan_tables(
+    changes: Changes, kept: Mapping[TableName, Kept], evolver: Evolver, seen: int | None = None
+) -> list[TablePlan]:
     """What there is of each of these tables, and the form that it has after it."""
     tables = dict.fromkeys(one.version.table for one in changes.of_tables(kept))
     made = []
@@ -87,7 +90,7 @@ def plan_tables(changes: Changes, kept: Mapping[TableName, Kept], evolver: Evolv
             found = changes.of_tables((table,))
             if replaced(kept[table].source.version, found):
                 raise TableRewritten(table, "a column of the same name and type has come for one that has gone")
-            made.append(TablePlan(evolver.evolve(kept[table], newest(found)), rounds_of(changes, table)))
+            made.append(TablePlan(evolver.evolve(kept[table], newest(found)), rounds_of(changes, table), seen))
         except PenstockError as error:
             if error.passing:
                 raise  # of a link, not of the table
@@ -142,19 +145,19 @@ def table_flushes(
                 missing=plan.evolved.missing if number == 0 else None,
             )
             try:
-                yield _table(evolved, prepare(plan, number), dialect)
+                yield _table(evolved, prepare(plan, number), dialect, plan.seen)
             except PenstockError as error:
                 if error.passing:
                     raise  # as above
                 raise TableFailed(plan.source, error) from error
 
 
-def _table(evolved: Evolved, prepared: Prepared, dialect: Dialect) -> TableFlush:
+def _table(evolved: Evolved, prepared: Prepared, dialect: Dialect, seen: int | None = None) -> TableFlush:
     kept, upserts, deletes = evolved.kept, prepared.upserts, prepared.deletes
     columns = range(len(kept.source.version.columns))
     unsent = tuple(number for number in columns if f"{UNSENT}{number}" in upserts.column_names)
     tag = _tag(kept.replica, upserts.schema, deletes.schema)
-    shape = Shape(prepared.truncated, upserts.num_rows > 0, deletes.num_rows > 0, unsent, tag)
+    shape = Shape(prepared.truncated, upserts.num_rows > 0, deletes.num_rows > 0, unsent, tag, seen)
     steps = (*evolved.first, *flush_steps(kept.replica, dialect, shape), *evolved.last)
     load = TableLoad(kept.replica.table, kept.replica.columns, steps)
     return TableFlush(kept.source.name, load, upserts, deletes, evolved.missing, evolved.changed, tag=tag)

@@ -256,7 +256,9 @@ class Flusher(Flushing):
             position = min(position, moment.position, key=lambda one: one.commit)
         changes = Changes.of(segments, state.position).until_commit(position)
         into = {state.source: kept.into(state.hidden) if state.hidden else kept}
-        plans = plan_tables(changes, into, self._evolver)
+        # A copy of several moments has rows that are later than its changes: see `Shape.seen`.
+        seen = state.position.commit if state.exact > state.position.commit else None
+        plans = plan_tables(changes, into, self._evolver, seen)
         made = Made(state.position, into, segments, changes, plans)
         [following] = self._evolved(plans, into) or [state]
         following = replace(following, position=changes.until, attempts=0 if plans else state.attempts)
