@@ -85,7 +85,7 @@ def test_3_lock_waiting_for_it_ends_and_says_so(into_postgres: Flow, monkeypatch
     monkeypatch.setattr(runs, "ATTEMPTS", 1)
     with psycopg.connect(dsn_of(flow.target)) as writer:
         writer.execute("lock table items in row exclusive mode")
-        with pytest.raises(PenstockError, match="gave up") as caught:
+        with pytest.raises(PenstockError, match="a lock was not to be had in time") as caught:
             runs.run(project, pipeline, flow.store, stage=stage_here)
     assert caught.value.retryable
     assert flow.target.leftovers() == []

@@ -71,7 +71,7 @@ def test_a_keepalive_moves_nothing_past_what_is_not_durable(
         end = taken[0].transactions["end"][-1].as_py()
         # The log goes on without anything for us, and the server says so again and again.
         database.execute("create temp table other as select i from generate_series(1, 1000) i")
-        [(later,)] = database.query("select (pg_current_wal_lsn() - '0/0')::int8")
+        [(later,)] = database.query("select (pg_current_wal_insert_lsn() - '0/0')::int8")
         await_true(lambda: stream.source_end >= later > end, 20, lambda: (stream.source_end, later, end))
         heard = time.monotonic() + 1.5  # more than one keepalive's time
         await_true(lambda: time.monotonic() > heard)

@@ -122,7 +122,7 @@ def test_a_lost_commit_that_has_altered_a_table_is_not_made_again(
     await_true(links.swallowed.is_set)
     stand.source.execute("update items set w = w + 1", "insert into items values (3, 'c', 9)")
     stand.sync()
-    assert stand.state("items") | {"remedy": ""} == {"phase": "streaming", "reason": "", "remedy": ""}
+    assert (stand.state("items")["phase"], stand.state("items")["reason"]) == ("streaming", "")
     stand.assert_agrees("items")
 
 
