@@ -182,14 +182,14 @@ class _Flush:
         return [missing, Execute(f"create temporary table {FILLED} as\nselect {self._values()}\nfrom {rows}")]
 
     def _is_later(self) -> str:
-        """That what the target has under the row's old key was read after the row had left it: it is another one's.
+        """That what the target has under the row's old key may have been read after the row had left it.
 
         Of a row that keeps its key, and was read behind its change, nothing is taken: the change does not count.
         """
         quote = self.dialect.quote
         moved = " or ".join(f"u.{quote(key)} <> u.{quote(self._origin(key))}" for key in self.replica.keys)
         version = f"t.{quote(VERSION)}"
-        return f"({version} > {self.shape.seen} and ({version} <= u.{quote(VERSION)} or {moved}))"
+        return f"({moved} or {version} > {self.shape.seen} and {version} <= u.{quote(VERSION)})"
 
     def bag(self) -> list[Step]:
         """Of a table without a key: what goes goes as often as it is said, what comes is added."""

@@ -256,9 +256,10 @@ class Flusher(Flushing):
             position = min(position, moment.position, key=lambda one: one.commit)
         changes = Changes.of(segments, state.position).until_commit(position)
         into = {state.source: kept.into(state.hidden) if state.hidden else kept}
-        # A copy of several moments has rows that are later than its changes: see `Shape.seen`.
-        seen = state.position.commit if state.exact > state.position.commit else None
-        plans = plan_tables(changes, into, self._evolver, seen)
+        # A copy of no one moment has rows that are later than its changes: see `Shape.seen`. One that was read at a
+        # moment has what committed before it.
+        behind = state.position.commit + 1
+        plans = plan_tables(changes, into, self._evolver, behind if state.exact > behind else None)
         made = Made(state.position, into, segments, changes, plans)
         [following] = self._evolved(plans, into) or [state]
         following = replace(following, position=changes.until, attempts=0 if plans else state.attempts)
