@@ -28,13 +28,13 @@ class Desk:
         """Say how it is, and do what somebody asks: within a second."""
         if self._is_due():
             self.say(status())
-            self._hear(do)
+            self._hear(do, lambda: self.say(status()))
 
     def wait(self, state: str, told: Mapping[str, Any], do: Callable[[Command], str]) -> None:
         """The same, of an agent that cannot say how its tables are: they are as the last one has told."""
         if self._is_due():
             self.say_only(state, told)
-            self._hear(do)
+            self._hear(do, lambda: None)  # what it does while it waits, its next word tells
 
     def say_only(self, state: str, told: Mapping[str, Any]) -> None:
         blank: dict[str, Any] = {"position": None, "tables": [], "lag_bytes": 0, "lag_seconds": 0.0}
@@ -58,11 +58,13 @@ class Desk:
         self._looked = time.monotonic()
         return True
 
-    def _hear(self, do: Callable[[Command], str]) -> None:
+    def _hear(self, do: Callable[[Command], str], say: Callable[[], None]) -> None:
         assert self._store is not None  # noqa: S101  asked by the callers
         try:
             for command in self._store.asked(self._name):
-                self._store.answer(command.id, _answer(command, do))
+                answer = _answer(command, do)
+                say()  # first: whoever has asked looks at it next
+                self._store.answer(command.id, answer)
         except StateError as error:
             log.warning("nobody can ask", replication=self._name, what=error.what, why=error.why)
 
