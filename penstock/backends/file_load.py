@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 from abc import abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar, Generic, Self, TypeVar
@@ -26,6 +26,7 @@ from penstock.backends.base import (
 )
 from penstock.backends.database_file import DatabaseFile
 from penstock.backends.locks import BY_OPTION, FileLock, ProcessLock
+from penstock.backends.reactions import Reaction, Reacts
 from penstock.backends.sql import (
     Counts,
     SqlSession,
@@ -63,7 +64,7 @@ Session = TypeVar("Session", bound=FileSession)
 Config = TypeVar("Config", bound=DatabaseFile)
 
 
-class FileTarget(Target, Generic[Session, Config]):
+class FileTarget(Target, Reacts, Generic[Session, Config]):
     """A file as a target. Planning opens it for one question at a time."""
 
     def __init__(self, config: Config, run: RunContext) -> None:
@@ -87,6 +88,23 @@ class FileTarget(Target, Generic[Session, Config]):
     def _read(self) -> Session | None:
         """A session that only asks, None while the file does not exist."""
         return self._asking() if self._config.in_memory or self._config.file.exists() else None
+
+    @abstractmethod
+    def _reactions(self, session: Session, table: TableName, keys: Sequence[str]) -> list[Reaction]:
+        """As `reactions`, of one table, under the name that the database has it by."""
+
+    def reactions(
+        self, tables: Mapping[TableName, Sequence[str]], *, silenced: bool
+    ) -> dict[TableName, list[Reaction]]:
+        del silenced  # there is nothing that could be
+        session = self._read()
+        if session is None:
+            return {}
+        with session:
+            return {
+                table: self._reactions(session, self._as_spelled(session, table), keys)
+                for table, keys in tables.items()
+            }
 
     def watermark(self, pipeline: str, table: TableName) -> str | None:
         session = self._read()

@@ -6,7 +6,7 @@ cursor of its own.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import duckdb
@@ -30,7 +30,7 @@ from penstock.backends.duckdb.connect import OutOfMemory, Session, mapped, open_
 from penstock.backends.duckdb.dialect import DuckDBDialect, literal, render, same_name
 from penstock.backends.file_load import FileLoad, FileTarget
 from penstock.backends.locks import FileLock, ProcessLock
-from penstock.backends.reactions import Reaction, Reacts
+from penstock.backends.reactions import Reaction
 from penstock.backends.sql import (
     check_format,
     check_staged,
@@ -46,7 +46,7 @@ from penstock.schema.names import folded
 log = logs.Log("duckdb")
 
 
-class DuckDBTarget(FileTarget[Session, DuckDBConfig], Reacts):
+class DuckDBTarget(FileTarget[Session, DuckDBConfig]):
     """A DuckDB file as a target. Planning opens it read-only, for one question at a time."""
 
     dialect = DuckDBDialect()
@@ -97,18 +97,8 @@ class DuckDBTarget(FileTarget[Session, DuckDBConfig], Reacts):
         with session:
             return _inspect(session, self._as_spelled(session, table), self._run.pipeline)
 
-    def reactions(
-        self, tables: Mapping[TableName, Sequence[str]], *, silenced: bool
-    ) -> dict[TableName, list[Reaction]]:
-        del silenced  # there is nothing that could be
-        session = self._read()
-        if session is None:
-            return {}
-        with session:
-            return {
-                table: reactions.reactions(session, self._as_spelled(session, table), keys)
-                for table, keys in tables.items()
-            }
+    def _reactions(self, session: Session, table: TableName, keys: Sequence[str]) -> list[Reaction]:
+        return reactions.reactions(session, table, keys)
 
     def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
         return types.native(column, existing, cast)

@@ -6,7 +6,7 @@ Journal and `synchronous` are left as the file's owner has them.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -30,7 +30,7 @@ from penstock.backends.base import (
 )
 from penstock.backends.file_load import FileLoad, FileTarget
 from penstock.backends.locks import FileLock, ProcessLock
-from penstock.backends.reactions import Reaction, Reacts
+from penstock.backends.reactions import Reaction
 from penstock.backends.sql import (
     KEYS_SHOWN,
     check_format,
@@ -54,7 +54,7 @@ from penstock.schema import Column, Ddl, TableName, WidenColumn
 from penstock.schema.names import folded
 
 
-class SQLiteTarget(FileTarget[Session, SQLiteConfig], Reacts):
+class SQLiteTarget(FileTarget[Session, SQLiteConfig]):
     """A SQLite file as a target. Planning opens it for one question at a time."""
 
     dialect = SQLiteDialect()
@@ -78,18 +78,8 @@ class SQLiteTarget(FileTarget[Session, SQLiteConfig], Reacts):
         with session:
             return _inspect(session, self._as_spelled(session, table), self._run.pipeline)
 
-    def reactions(
-        self, tables: Mapping[TableName, Sequence[str]], *, silenced: bool
-    ) -> dict[TableName, list[Reaction]]:
-        del silenced  # there is nothing that could be
-        session = self._read()
-        if session is None:
-            return {}
-        with session:
-            return {
-                table: reactions.reactions(session, self._as_spelled(session, table), keys)
-                for table, keys in tables.items()
-            }
+    def _reactions(self, session: Session, table: TableName, keys: Sequence[str]) -> list[Reaction]:
+        return reactions.reactions(session, table, keys)
 
     def native(self, column: Column, existing: TargetColumn | None, cast: str | None) -> Native:
         return types.native(column, existing, cast)
